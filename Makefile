@@ -1,0 +1,62 @@
+# What a person types: `make` lists the targets. Everything runs from .venv, which `setup` creates.
+
+PYTHON  ?= python3
+BIN     := .venv/bin
+STAMP   := .venv/.setup-complete
+PIP     := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
+LOG     := .venv/setup.log
+WORKERS ?= 2
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10
+
+DEMO_OUT   := runs/demo
+DEMO_TRAIN := train minatar/breakout --steps 150000
+DEMO_WATCH := watch
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check torture bench clean
+
+# One arithmetic thread per worker: two workers with a pool each would fight over the cores.
+test check torture: export OMP_NUM_THREADS := 1
+test check torture: export OPENBLAS_NUM_THREADS := 1
+
+help: ## list the targets
+	@awk -F ':[^#]*## ' '/^[a-z]+:[^#]*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with everything in it (all extras and the tools of development)
+	@:
+
+# The stamp is written last, so an interrupted set-up is simply done again. Torch goes first, by its exact version.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lambda-replay needs Python 3.11 \
+	or newer, and $(PYTHON) is not; name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up .venv: a few minutes the first time, and 2 GB on disk. Its log is $(LOG)."
+	@rm -f $@
+	@$(PYTHON) -m venv .venv
+	@{ $(PIP) "$$(grep '^torch==' constraints.txt)" && $(PIP) -e '.[all,dev]'; } >$(LOG) 2>&1 || \
+		{ tail -n 20 $(LOG); echo "The set-up failed; make clean starts afresh."; exit 1; } >&2
+	@touch $@
+
+demo: setup ## train DQN(λ) on MinAtar Breakout for a few minutes; leaves a learning curve and an animation
+	@out=$(DEMO_OUT); number=1; \
+	while [ -e "$$out" ]; do number=$$((number + 1)); out=$(DEMO_OUT)-$$number; done; \
+	[ "$$out" = $(DEMO_OUT) ] || echo "$(DEMO_OUT) is there already, so this one goes to $$out."; \
+	set -x; $(BIN)/lambda-replay $(DEMO_TRAIN) --out "$$out" && $(BIN)/lambda-replay $(DEMO_WATCH) "$$out"
+
+test: setup ## run the whole test suite but for the torture tests
+	@$(PYTEST)
+
+check: setup ## everything a change must pass: format, lint, types, tests (imports point downward, too)
+	@echo "— format"; $(BIN)/ruff format --check .
+	@echo "— lint";   $(BIN)/ruff check .
+	@echo "— types";  $(BIN)/mypy
+	@echo "— tests";  $(PYTEST)
+
+torture: setup ## run the long tests: kill and resume, many seeds
+	@$(PYTEST) -m torture
+
+bench: setup ## measure the speed of the rooms on this machine
+	@$(BIN)/lambda-replay bench
+
+clean: ## remove .venv, caches and builds; runs/ stays
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

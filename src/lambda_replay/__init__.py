@@ -1,0 +1,22 @@
+"""λ-returns for experience replay: the library half, NumPy only; the commands live in ``lambda_replay.cli``."""
+
+from lambda_replay.cache import Cache, prioritized, refresh
+from lambda_replay.data import NO_ACTION, Block, Minibatch
+from lambda_replay.errors import ConfigError
+from lambda_replay.estimators import Estimator, parse_estimator
+from lambda_replay.memory import ReplayMemory
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NO_ACTION",
+    "Block",
+    "Cache",
+    "ConfigError",
+    "Estimator",
+    "Minibatch",
+    "ReplayMemory",
+    "parse_estimator",
+    "prioritized",
+    "refresh",
+]

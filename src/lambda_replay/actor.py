@@ -1,0 +1,50 @@
+"""Choosing actions: ε-greedy and its probability; which states to act in is the loop's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lambda_replay.config import ExplorationConfig
+from lambda_replay.data import Floats, Integers
+from lambda_replay.schedules import LinearRamp
+
+
+def epsilon_greedy(q_values: Floats, epsilon: float, rng: np.random.Generator) -> tuple[Integers, Floats]:
+    """Actions [n] and their probabilities μ(a|s) = ε/A + (1−ε)·[a greedy] for Q-values [n, A] (paper, Algorithm 1)."""
+    num_states, num_actions = q_values.shape
+    is_random = rng.random(num_states) < epsilon
+    random_actions = rng.integers(num_actions, size=num_states)
+    greedy_actions = q_values.argmax(axis=1)
+    actions = np.where(is_random, random_actions, greedy_actions)
+    return actions, epsilon / num_actions + (1 - epsilon) * (actions == greedy_actions)
+
+
+class Actor:
+    """Acts with the present Q-function; uniformly at random for the first ``start`` steps."""
+
+    def __init__(
+        self,
+        q_function: Callable[[NDArray[Any]], Floats],
+        num_actions: int,
+        config: ExplorationConfig,
+        start: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self._q_function, self._num_actions, self._start, self._rng = q_function, num_actions, start, rng
+        self._ramp = LinearRamp(config.start, config.end, config.steps)
+
+    def epsilon(self, step: int) -> float:
+        """ε of a step. See deviations.md #5 for where the annealing starts."""
+        return 1.0 if step < self._start else self._ramp(step)
+
+    def act(self, states: NDArray[Any], step: int) -> tuple[Integers, Floats]:
+        """Actions [n] for states [n, F, *observation] and their probabilities."""
+        epsilon = self.epsilon(step)
+        if epsilon == 1:  # no Q-value is needed, which matters over a long start
+            actions = self._rng.integers(self._num_actions, size=len(states))
+            return actions, np.full(len(states), 1 / self._num_actions)
+        return epsilon_greedy(self._q_function(states), epsilon, self._rng)

@@ -1,0 +1,88 @@
+"""From a config to an agent: the one place in which everything an agent needs is constructed."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from lambda_replay.actor import Actor
+from lambda_replay.agents.dqn import DQN
+from lambda_replay.agents.dqn_lambda import DQNLambda
+from lambda_replay.config import RunConfig
+from lambda_replay.diagnostics import Metrics
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import ConfigError
+from lambda_replay.estimators import Estimator, NStep, parse_estimator
+from lambda_replay.learner import Learner, find_device
+from lambda_replay.memory import ReplayMemory
+from lambda_replay.networks import make_network
+from lambda_replay.randomness import RandomStreams
+
+
+class Agent(Protocol):
+    """What the loop needs of an algorithm."""
+
+    memory: ReplayMemory
+    learner: Learner
+    actor: Actor
+
+    def steps_to_boundary(self, step: int) -> int:
+        """Steps until the next boundary (a refresh, a copy of the target network), 0 meaning now."""
+        ...
+
+    def learn(self, step: int) -> Metrics | None:
+        """Train as far as is due at this step; metrics at the end of a window."""
+        ...
+
+    def get_state(self) -> dict[str, float]: ...
+
+    def set_state(self, state: dict[str, float]) -> None: ...
+
+
+def make_agent(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    streams: RandomStreams,
+    *,
+    network: nn.Module | None = None,
+    spare_slots: int = 0,
+    memory_directory: str | os.PathLike[str] | None = None,
+) -> Agent:
+    """The agent of a config; ``network`` may be any module from states [n, F, *observation] to Q-values [n, A]."""
+    estimator = parse_agent_estimator(config)
+    torch.set_num_threads(config.threads)
+    if network is None:
+        state_shape = (config.memory.history, *spec.observation_shape)
+        network = make_network(config.network, state_shape, spec.num_actions, _init_seed(streams.init))
+    learner = Learner(network, config.optimizer, find_device(config.device))
+    actor = Actor(learner.q_values, spec.num_actions, config.exploration, config.memory.start, streams.explore)
+    memory = ReplayMemory(
+        config.memory.capacity,
+        spec.observation_shape,
+        spec.observation_dtype,
+        config.memory.history,
+        config.envs,
+        spare=spare_slots,
+        directory=memory_directory,
+    )
+    if isinstance(estimator, NStep) and config.agent == "dqn":
+        return DQN(config, memory=memory, learner=learner, actor=actor, estimator=estimator, streams=streams)
+    return DQNLambda(config, memory=memory, learner=learner, actor=actor, estimator=estimator, streams=streams)
+
+
+def parse_agent_estimator(config: RunConfig) -> Estimator:
+    """The config's estimator, checked against its agent."""
+    estimator = parse_estimator(config.estimator)
+    if config.agent == "dqn" and not isinstance(estimator, NStep):
+        raise ConfigError(
+            f"agent dqn takes the estimator nstep:n, not {config.estimator}; use agent dqn-lambda for the others."
+        )
+    return estimator
+
+
+def _init_seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**63))

@@ -1,0 +1,18 @@
+"""Writing a file whole or not at all; what is in it is decided elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes) -> Path:
+    """Put the content at the path; whoever looks there sees the old file or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)  # os.replace: atomic within a directory
+    finally:
+        temporary.unlink(missing_ok=True)  # only there when the lines above were interrupted
+    return path

@@ -1,0 +1,228 @@
+"""Pictures for files: a run's learning curve, and a study's figures as PNG, PDF and CSV; the numbers are made elsewhere.
+
+Figures are made with matplotlib's objects, never with pyplot, so no global state and no window system is touched.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lambda_replay.analysis import scores
+from lambda_replay.analysis.extras import load_extra
+from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.palette import ArmStyle, arm_styles
+from lambda_replay.analysis.records import Episodes, read_episodes, read_object
+from lambda_replay.analysis.summary import AXES, Axis, Curve, EnvironmentSummary, StudySummary
+from lambda_replay.analysis.tables import aggregate_rows, curve_rows, slug, write_csv
+from lambda_replay.data import Floats
+
+AXIS_LABELS: dict[Axis, str] = {"steps": "agent steps", "hours": "hours of training"}
+DPI = 200  # twice the usual, for screens with small pixels
+MOST_DOTS = 20_000  # episodes drawn in a run's picture; more only turn the cloud into a block
+INK, GRID = "#24292f", "#e3e6ea"
+SETTINGS = {  # of every figure
+    "font.size": 10,
+    "axes.edgecolor": "#8b939c",
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlesize": 11,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": "#57606a",
+    "ytick.color": "#57606a",
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,  # letters stay letters
+}
+
+
+def plot_run(run_directory: Path, out_png: Path) -> Path:
+    """Draw a run's learning curve: every episode a faint dot, the mean of the last 100 a line."""
+    config = read_object(run_directory / "config.json")
+    episodes = read_episodes(run_directory / "episodes.csv")
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        axes.set_title(run_title(config))
+        axes.set_xlabel(AXIS_LABELS["steps"])
+        axes.set_ylabel("score of an episode")
+        _draw_run(axes, episodes)
+        axes.set_xlim(0, max(config.get("steps", 0), episodes.steps[-1] if len(episodes.steps) else 1))
+        _format_steps(axes)
+
+    return write_atomically(out_png, _render(draw, (8.0, 4.5), "png"))
+
+
+def run_title(config: dict[str, Any]) -> str:
+    """minatar/breakout · dqn-lambda · peng:0.75 · seed 3, or what of it is known."""
+    parts = [str(config[name]) for name in ("env", "agent", "estimator") if name in config]
+    return " · ".join(parts + ([f"seed {config['seed']}"] if "seed" in config else []))
+
+
+def write_figures(summary: StudySummary, directory: Path) -> list[Path]:
+    """Write every figure of a study into a directory: NAME.png, NAME.pdf and NAME.csv each."""
+    styles = arm_styles(summary.study.arms, summary.study.baseline)
+    written: list[Path] = []
+    for axis in AXES:
+        panels = [environment for environment in summary.environments if environment.has_curves(axis)]
+        for environment in panels:
+            name = f"{slug(environment.environment)}-{axis}"
+            written += _write_curves([environment], axis, styles, directory / name)
+        if len(panels) > 1:
+            written += _write_curves(panels, axis, styles, directory / f"all-{axis}")
+    if summary.aggregates:
+        written += _write_figure(
+            directory / "aggregate",
+            lambda figure: _draw_aggregate(figure, summary, styles),
+            (7.0, 1.3 + 0.34 * len(summary.aggregates)),
+            aggregate_rows(summary),
+        )
+    return written
+
+
+def _write_curves(
+    environments: Sequence[EnvironmentSummary], axis: Axis, styles: dict[str, ArmStyle], stem: Path
+) -> list[Path]:
+    columns = min(3, len(environments))
+    rows = math.ceil(len(environments) / columns)
+    size = (7.0, 4.6) if len(environments) == 1 else (4.2 * columns, 3.1 * rows + 0.7)
+
+    def draw(figure: Any) -> None:
+        cells = figure.subplots(rows, columns, squeeze=False).flat
+        for axes, environment in zip(cells, environments, strict=False):
+            _draw_environment(axes, environment, axis, styles)
+        for axes in list(figure.axes)[len(environments) :]:
+            axes.remove()
+        handles, labels = _legend_of(figure.axes)
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), handlelength=3.2)
+
+    return _write_figure(stem, draw, size, curve_rows(environments, axis))
+
+
+def _write_figure(
+    stem: Path, draw: Callable[[Any], None], size: tuple[float, float], rows: list[list[object]]
+) -> list[Path]:
+    pictures = [
+        write_atomically(stem.with_name(f"{stem.name}.{kind}"), _render(draw, size, kind)) for kind in ("png", "pdf")
+    ]
+    return [*pictures, write_csv(stem.with_name(f"{stem.name}.csv"), rows)]
+
+
+def _render(draw: Callable[[Any], None], size: tuple[float, float], kind: Literal["png", "pdf"]) -> bytes:
+    """The bytes of a picture; the same numbers give the same bytes, so no date is put into them."""
+    matplotlib = load_extra("matplotlib")
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS, "backend": "agg"}):
+        figure = load_extra("matplotlib.figure").Figure(figsize=size, dpi=DPI, layout="constrained")
+        draw(figure)
+        content = io.BytesIO()
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        figure.savefig(content, format=kind, metadata=metadata)
+    return content.getvalue()
+
+
+def _draw_run(axes: Any, episodes: Episodes) -> None:
+    if len(episodes.steps) == 0:
+        axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color="#57606a")
+        return
+    stride = max(1, math.ceil(len(episodes.steps) / MOST_DOTS))
+    opacity = float(np.clip(60 / math.sqrt(len(episodes.steps)) / 10, 0.06, 0.5))
+    means = scores.recent_means(episodes.scores)
+    color = "#0072b2"
+    axes.scatter(
+        episodes.steps[::stride],
+        episodes.scores[::stride],
+        s=5,
+        color=color,
+        alpha=opacity,
+        linewidths=0,
+        label="one episode",
+    )
+    axes.plot(
+        episodes.steps, means, color="#d55e00", linewidth=2.2, label="mean of the last 100", drawstyle="steps-post"
+    )
+    legend = axes.legend(loc="upper left", markerscale=2)
+    for handle in legend.legend_handles:
+        handle.set_alpha(1)
+    axes.annotate(
+        f"{means[-1]:.3g}",
+        (episodes.steps[-1], means[-1]),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        color="#d55e00",
+        fontweight="bold",
+        annotation_clip=False,
+    )
+
+
+def _draw_environment(axes: Any, environment: EnvironmentSummary, axis: Axis, styles: dict[str, ArmStyle]) -> None:
+    axes.set_title(environment.environment)
+    axes.set_xlabel(AXIS_LABELS[axis])
+    axes.set_ylabel("score, last 100 episodes")
+    grid = environment.grids[axis]
+    for arm in environment.arms:
+        curve = arm.curves[axis]
+        if curve.count.any():
+            _draw_curve(axes, grid, curve, label=arm.arm, style=styles[arm.arm])
+    axes.set_xlim(0, grid[-1])
+    if axis == "steps":
+        _format_steps(axes)
+
+
+def _draw_curve(axes: Any, grid: Floats, curve: Curve, *, label: str, style: ArmStyle) -> None:
+    """A line where all of the arm's runs are in, the same line but fainter where only some are."""
+    dashes = (0, tuple(part / 1.8 for part in style.dash)) if style.dash else "solid"
+    most = curve.count == curve.count.max()
+    whole = np.where(most, curve.mean, np.nan)
+    axes.plot(grid, curve.mean, color=style.light, linestyle=dashes, alpha=0.4, linewidth=1.4)
+    axes.plot(grid, whole, color=style.light, linestyle=dashes, label=label)
+    low, high = curve.mean - curve.standard_error, curve.mean + curve.standard_error
+    axes.fill_between(grid, low, high, color=style.light, alpha=0.15, linewidth=0)
+
+
+def _draw_aggregate(figure: Any, summary: StudySummary, styles: dict[str, ArmStyle]) -> None:
+    left, right = figure.subplots(1, 2, sharey=True)
+    results = summary.aggregates[::-1]
+    for position, result in enumerate(results):
+        color = styles[result.arm].light
+        for axes, estimate in ((left, result.interquartile_mean), (right, result.probability)):
+            if estimate is not None:
+                axes.plot([estimate.low, estimate.high], [position, position], color=color, linewidth=5, alpha=0.45)
+                axes.plot(estimate.value, position, "o", color=color, markersize=6)
+    left.set_yticks(range(len(results)), [result.arm for result in results])
+    left.set_ylim(-0.6, len(results) - 0.4)
+    left.set_title("Normalised score")
+    left.set_xlabel("interquartile mean, 95 % interval")
+    right.set_title(f"Better than {summary.study.baseline}")
+    right.set_xlabel("probability, 95 % interval")
+    right.set_xlim(-0.02, 1.02)
+    right.axvline(0.5, color="#8b939c", linewidth=1, linestyle=(0, (2, 2)))
+    for axes in (left, right):
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+
+
+def _legend_of(all_axes: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Each arm once, whichever panels it is in."""
+    handles: dict[str, Any] = {}
+    for axes in all_axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    return list(handles.values()), list(handles)
+
+
+def _format_steps(axes: Any) -> None:
+    axes.xaxis.set_major_formatter(load_extra("matplotlib.ticker").EngFormatter(sep=""))

@@ -1,0 +1,178 @@
+"""What an analysis reads: the runs of a study and the files of a run directory; computing with them lives in scores.py.
+
+A run may be under way while it is read. Its writers end every line with a newline, so a last line without one is torn
+and is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lambda_replay.data import Floats, Integers
+from lambda_replay.errors import ConfigError
+
+State = Literal["finished", "running", "waiting", "failed"]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One planned run of a study and where it is."""
+
+    environment: str
+    arm: str
+    seed: int
+    path: Path  # the run directory, which need not exist yet
+    state: State
+    reason: str = ""  # why it failed, in one sentence
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """A study as plain data: environments × arms × seeds, and every planned run."""
+
+    name: str
+    environments: tuple[str, ...]
+    arms: tuple[str, ...]
+    baseline: str  # one of the arms
+    seeds: tuple[int, ...]
+    steps: int  # agent steps per run
+    runs: tuple[RunRecord, ...]
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # environment -> config before any arm
+    thresholds: Mapping[str, float] = field(
+        default_factory=dict
+    )  # environment -> score; missing: baseline's final mean
+
+    def __post_init__(self) -> None:
+        if self.baseline not in self.arms:
+            raise ConfigError(
+                f"baseline {self.baseline!r} is no arm of the study; choose one of {', '.join(self.arms)}."
+            )
+        for run in self.runs:
+            if run.environment not in self.environments or run.arm not in self.arms:
+                raise ConfigError(
+                    f"the run {run.path} is of {run.environment}, {run.arm}, which the study does not list."
+                )
+
+    def runs_of(self, environment: str, arm: str) -> tuple[RunRecord, ...]:
+        return tuple(run for run in self.runs if run.environment == environment and run.arm == arm)
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """Whole games in the order in which they ended."""
+
+    steps: Integers  # [E]  agent step at which the game ended, never falling
+    scores: Floats  # [E]  unclipped
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """How long training took up to some of its steps."""
+
+    steps: Integers  # [R]
+    seconds: Floats  # [R]  since training started
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """All that an analysis needs of a run directory."""
+
+    record: RunRecord
+    config: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    episodes: Episodes
+    timing: Timing
+
+
+def read_run(record: RunRecord) -> Run:
+    """What the run directory holds so far; a directory that is not there yet gives an empty run."""
+    return Run(
+        record=record,
+        config=read_object(record.path / "config.json"),
+        provenance=read_object(record.path / "provenance.json"),
+        episodes=read_episodes(record.path / "episodes.csv"),
+        timing=read_timing(record.path / "timing.jsonl"),
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty when there is no such file."""
+    if not path.exists():
+        return {}
+    return _parse_object(path.read_text(encoding="utf-8"), str(path))
+
+
+def read_episodes(path: Path) -> Episodes:
+    """The complete rows of an episodes.csv."""
+    lines = complete_lines(path)
+    columns = lines[0].split(",") if lines else ["step", "score"]
+    if "step" not in columns or "score" not in columns:
+        raise ConfigError(f"{path} has the columns {', '.join(columns)}; it needs step and score.")
+    if len(lines) < 2:
+        return Episodes(np.empty(0, dtype=np.int64), np.empty(0))
+    wanted = (columns.index("step"), columns.index("score"))
+    try:
+        table = np.loadtxt(lines[1:], delimiter=",", usecols=wanted, ndmin=2, comments=None)  # [E, 2]
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
+    return Episodes(table[:, 0].astype(np.int64), table[:, 1])
+
+
+def read_timing(path: Path) -> Timing:
+    """The complete lines of a timing.jsonl."""
+    rows = [_parse_object(line, f"{path}, line {n}") for n, line in enumerate(complete_lines(path), start=1)]
+    try:
+        steps, seconds = [row["step"] for row in rows], [row["seconds"] for row in rows]
+    except KeyError as error:
+        raise ConfigError(f"{path} has a line without {error}; each needs step and seconds.") from error
+    return Timing(np.array(steps, dtype=np.int64), np.array(seconds, dtype=np.float64))
+
+
+def complete_lines(path: Path) -> list[str]:
+    """The lines of a text file that end with a newline; none when there is no such file."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1].decode("utf-8").splitlines()
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names: ``{"cache": {"size": 400}}`` becomes ``{"cache.size": 400}``."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
+    return flat
+
+
+def config_differences(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that its study's defaults do not have; env and seed, which always differ, are left out.
+
+    A part that the run does without (cache: null) is one difference, not one for each field of the part.
+    """
+    default_values = flatten(json.loads(json.dumps(defaults)))  # as JSON has it, where a tuple is a list
+    own = {name: value for name, value in flatten(config).items() if name not in ("env", "seed")}
+    absent = object()
+    return {name: value for name, value in own.items() if default_values.get(name, absent) != value}
+
+
+def varying_settings(configs: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Dotted names of the settings that are not the same in all configs; env and seed are left out."""
+    flat = [flatten(config) for config in configs]
+    names = {name for values in flat for name in values} - {"env", "seed"}
+    return {name for name in names if len({json.dumps(values.get(name)) for values in flat}) > 1}
+
+
+def _parse_object(text: str, source: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{source} is not JSON ({error}); restore it or repeat the run.") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{source} holds {type(value).__name__}, not a JSON object.")
+    return value

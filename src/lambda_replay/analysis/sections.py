@@ -1,0 +1,252 @@
+"""The parts of the report as HTML; words and digits are chosen in wording.py, looks in report.css, runs are in run_log.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+
+import numpy as np
+
+from lambda_replay.analysis import wording
+from lambda_replay.analysis.graphics import Domain, interval_bar, padded, run_strip, swatch
+from lambda_replay.analysis.palette import ArmStyle
+from lambda_replay.analysis.statistics import Estimate
+from lambda_replay.analysis.summary import ArmAggregate, ArmSummary, EnvironmentSummary, StudySummary
+from lambda_replay.analysis.tables import slug
+
+Styles = Mapping[str, ArmStyle]
+MARKS = {"above": ("▲", "clearly above the baseline"), "below": ("▼", "clearly below the baseline")}
+
+
+def header(summary: StudySummary) -> str:
+    """Name, size and state of the study."""
+    study = summary.study
+    facts = [
+        wording.count(len(study.environments), "environment"),
+        wording.count(len(study.arms), "arm"),
+        wording.count(len(study.seeds), "seed"),
+        f"{study.steps:,} steps per run",
+        f"baseline <b>{escape(study.baseline)}</b>",
+    ]
+    return f"""<header>
+<p class="eyebrow">lambda-replay study</p>
+<h1>{escape(study.name)}</h1>
+<p class="facts">{" · ".join(facts)}</p>
+{_state(summary)}
+</header>"""
+
+
+def summary_section(summary: StudySummary, styles: Styles) -> str:
+    """Who wins where, by how much and how surely: sentences, then one table."""
+    sentences = " ".join(map(escape, wording.overall_sentences(summary)))
+    findings = [
+        f"<li><b>{escape(environment.environment)}</b> "
+        f"{escape(wording.environment_sentence(environment, summary.study.baseline))}</li>"
+        for environment in summary.environments
+    ]
+    return f"""<section id="summary">
+<h2>Summary</h2>
+<p class="lead">{sentences}</p>
+<ul class="findings">
+{lines(findings)}
+</ul>
+{_score_table(summary, styles)}
+<p class="note">Mean final score ± standard error over runs; bold is the highest of its column. ▲ and ▼: the 95 % interval of the
+difference from {escape(summary.study.baseline)} lies wholly above or below zero. {escape(wording.chance_sentence(summary))}</p>
+</section>"""
+
+
+def aggregate_section(summary: StudySummary, styles: Styles) -> str:
+    """The arms over all environments together; empty until one arm has a finished run everywhere."""
+    if not summary.aggregates:
+        return ""
+    means = [result.interquartile_mean for result in summary.aggregates]
+    domain = padded(np.array([0.0, 1.0, *(end for mean in means for end in (mean.value, mean.low, mean.high))]))
+    rows = [_aggregate_row(result, styles[result.arm], summary.study.baseline, domain) for result in summary.aggregates]
+    baseline = escape(summary.study.baseline)
+    return f"""<section id="aggregate">
+<h2>All environments together</h2>
+<p class="note">Scores are normalised within each environment: 0 is random play, 1 is the mean of the best arm. The interquartile
+mean is the mean of the middle half of all runs. The probability is that of a run of the arm scoring higher than a run of
+{baseline} in the same environment; 0.5 is a draw. Bars are 95 % bootstrap intervals.</p>
+<div class="scroll"><table class="aggregate">
+<thead><tr><th scope="col">Arm</th><th scope="col" colspan="2">Interquartile mean</th>
+<th scope="col" colspan="2">Better than {baseline}</th></tr></thead>
+<tbody>
+{lines(rows)}
+</tbody></table></div>
+{_not_aggregated(summary)}
+{file_links("aggregate")}
+</section>"""
+
+
+def toolbar(summary: StudySummary, styles: Styles) -> str:
+    """Buttons for the horizontal axis and for each arm."""
+    timed = any(environment.has_curves("hours") for environment in summary.environments)
+    arms = [
+        f'<button type="button" class="arm" data-arm="{index}" aria-pressed="true">{_name(arm, styles[arm])}</button>'
+        for index, arm in enumerate(summary.study.arms)
+    ]
+    return f"""<div class="toolbar">
+<div class="switch" role="group" aria-label="Horizontal axis">
+<button type="button" data-axis="steps" aria-pressed="true">Steps</button>
+<button type="button" data-axis="hours" aria-pressed="false"{"" if timed else " disabled"}>Hours</button>
+</div>
+<div class="arms" role="group" aria-label="Arms shown">
+{lines(arms)}
+<button type="button" class="everything" disabled>Show all</button>
+</div>
+</div>"""
+
+
+def panel(summary: StudySummary, index: int, styles: Styles) -> str:
+    """One environment: the place for its chart, which report.js draws, and its table."""
+    environment, baseline = summary.environments[index], escape(summary.study.baseline)
+    name = slug(environment.environment)
+    threshold = wording.number(environment.threshold, wording.decimals_of(environment))
+    rows = [_arm_row(arm, environment, styles[arm.arm]) for arm in environment.arms]
+    figures = [f"{name}-{axis}" for axis in environment.grids if environment.has_curves(axis)]
+    return f"""<section class="panel" id="{escape(name)}">
+<h3>{escape(environment.environment)}</h3>
+<div class="chart" data-environment="{index}">
+<div class="plot" tabindex="0" role="slider" aria-label="Learning curves of {escape(environment.environment)}"
+ aria-valuemin="0" aria-valuemax="0" aria-valuenow="0"></div>
+<div class="readout" hidden></div>
+</div>
+<div class="scroll"><table>
+<thead><tr><th scope="col">Arm</th><th scope="col">Final score</th><th scope="col" class="graphic">Its runs</th>
+<th scope="col">Difference from {baseline}</th><th scope="col">Better with probability</th>
+<th scope="col">Mean over training</th>
+<th scope="col">Steps to {threshold}</th><th scope="col">Time to {threshold}</th></tr></thead>
+<tbody>
+{lines(rows)}
+</tbody></table></div>
+{file_links(*figures)}
+</section>"""
+
+
+def method_section(summary: StudySummary) -> str:
+    """How the numbers are made."""
+    items = [f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in wording.method(summary)]
+    return f"""<section id="method">
+<h2>How the numbers are made</h2>
+<dl class="method">
+{lines(items)}
+</dl>
+</section>"""
+
+
+def file_links(*names: str) -> str:
+    """Links to the files that plots.py wrote beside the report."""
+    links = [
+        " ".join(f'<a href="figures/{escape(name)}.{kind}">{label}</a>' for kind, label in _FILE_KINDS)
+        for name in names
+    ]
+    words = [f"{name.rpartition('-')[2]}: " if len(names) > 1 else "" for name in names]
+    texts = [escape(word) + link for word, link in zip(words, links, strict=True)]
+    return f'<p class="files">{" · ".join(texts)}</p>' if names else ""
+
+
+def lines(parts: Iterable[str]) -> str:
+    return "\n".join(parts)
+
+
+_FILE_KINDS = (("png", "PNG"), ("pdf", "PDF"), ("csv", "CSV"))
+
+
+def _state(summary: StudySummary) -> str:
+    sentences = " ".join(map(escape, wording.state_sentences(summary)))
+    total = len(summary.study.runs)
+    if summary.num_finished == total:
+        return f'<p class="facts">{sentences}</p>'
+    bar = f'<progress value="{summary.num_finished}" max="{total}" aria-label="Finished runs"></progress>'
+    return f'<div class="callout">{bar}<p>{sentences}</p></div>'
+
+
+def _name(arm: str, style: ArmStyle) -> str:
+    return f"{swatch(style)}{escape(arm)}"
+
+
+def _score_table(summary: StudySummary, styles: Styles) -> str:
+    columns = [f'<th scope="col">{escape(env.environment).replace("/", "/<wbr>")}</th>' for env in summary.environments]
+    rows = [
+        f'<tr><th scope="row">{_name(arm, styles[arm])}</th>'
+        + "".join(_score_cell(environment.arm(arm), environment) for environment in summary.environments)
+        + "</tr>"
+        for arm in summary.study.arms
+    ]
+    return f"""<div class="scroll"><table>
+<thead><tr><th scope="col">Arm</th>{"".join(columns)}</tr></thead>
+<tbody>
+{lines(rows)}
+</tbody></table></div>"""
+
+
+def _score_cell(arm: ArmSummary, environment: EnvironmentSummary) -> str:
+    finished, planned = len(arm.final_scores), len(arm.runs)
+    if not finished:
+        return '<td class="absent">not yet</td>'
+    text = wording.mean_and_error(arm.final, wording.decimals_of(environment))
+    if environment.best is arm:
+        text = f"<b>{text}</b>"
+    part = f"<small>{finished} of {planned} runs</small>" if finished < planned else ""
+    return f"<td>{text}{_mark(arm)}{part}</td>"
+
+
+def _mark(arm: ArmSummary) -> str:
+    """A sign with room kept for it where there is none, so that numbers stay in line."""
+    kind = wording.verdict(arm.comparison)
+    sign, meaning = MARKS.get(kind, ("", ""))
+    words = f' role="img" aria-label="{meaning}" title="{meaning}"' if sign else ""
+    return f'<span class="mark {kind}"{words}>{sign}</span>'
+
+
+def _aggregate_row(result: ArmAggregate, style: ArmStyle, baseline: str, domain: Domain) -> str:
+    mean, chance = result.interquartile_mean, result.probability
+    cells = f'<td class="graphic">{interval_bar(mean, style, domain)}</td><td>{_with_interval(mean, 2)}</td>'
+    if chance is None:
+        cells += f'<td class="graphic"></td><td class="absent">{"baseline" if result.arm == baseline else "–"}</td>'
+    else:
+        bar = interval_bar(chance, style, padded(np.array([0.0, 1.0])), reference=0.5)
+        cells += f'<td class="graphic">{bar}</td><td>{_with_interval(chance, 2)}</td>'
+    return f'<tr><th scope="row">{_name(result.arm, style)}</th>{cells}</tr>'
+
+
+def _not_aggregated(summary: StudySummary) -> str:
+    ready = {result.arm for result in summary.aggregates}
+    absent = [arm for arm in summary.study.arms if arm not in ready]
+    if not absent:
+        return ""
+    return f'<p class="note">Not here, for want of a finished run in every environment: {escape(wording.listed(absent))}.</p>'
+
+
+def _arm_row(arm: ArmSummary, environment: EnvironmentSummary, style: ArmStyle) -> str:
+    digits = wording.decimals_of(environment)
+    domain = padded(np.concatenate([other.final_scores for other in environment.arms]))
+    cells = [
+        wording.mean_and_error(arm.final, digits),
+        run_strip(arm.final_scores, style, domain),
+        *_comparison_cells(arm, digits),
+        wording.mean_and_error(arm.area, digits),
+        wording.median_steps(arm.to_threshold["steps"]),
+        wording.median_hours(arm.to_threshold["hours"]),
+    ]
+    kinds = ["", ' class="graphic"', "", "", "", "", ""]
+    columns = "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True))
+    return f'<tr><th scope="row">{_name(arm.arm, style)}</th>{columns}</tr>'
+
+
+def _comparison_cells(arm: ArmSummary, digits: int) -> tuple[str, str]:
+    if arm.comparison is None:
+        return (wording.UNKNOWN, wording.UNKNOWN)
+    difference, probability = arm.comparison.difference, arm.comparison.probability
+    amount = f"{wording.signed(difference.value, digits)}{_mark(arm)}"
+    return (amount + _small_interval(difference, digits), _with_interval(probability, 2))
+
+
+def _with_interval(estimate: Estimate, digits: int) -> str:
+    return wording.number(estimate.value, digits) + _small_interval(estimate, digits)
+
+
+def _small_interval(estimate: Estimate, digits: int) -> str:
+    return f"<small>{wording.interval(estimate, digits)}</small>" if estimate.has_interval else ""

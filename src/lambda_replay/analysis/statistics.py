@@ -1,0 +1,152 @@
+"""Statistics over runs: how well, how much better and how sure; SciPy does the work, and nothing here reads or draws.
+
+Scores are final scores, one per run. A task is an environment; a list of tasks is a list of arrays, which may be of
+different lengths while a study is unfinished. Random generators are passed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lambda_replay.analysis.extras import load_extra
+from lambda_replay.data import Booleans, Floats, Integers
+
+LEVEL = 0.95  # of every interval
+RESAMPLES = 5_000  # of every bootstrap; the intervals' ends are then steady to about a hundredth of their width
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95 % confidence interval, NaN where the runs are too few for one."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def has_interval(self) -> bool:
+        return not (math.isnan(self.low) or math.isnan(self.high))
+
+
+@dataclass(frozen=True)
+class MedianTime:
+    """The time by which half of the runs have reached something; infinite when it lies beyond what was observed."""
+
+    median: float
+    reached: int  # runs that got there
+    total: int
+
+
+def mean_and_standard_error(values: Floats) -> tuple[Floats, Floats, Integers]:
+    """Over the first axis, leaving out NaN: mean, standard error of the mean s/√n, and n.
+
+    The mean of nothing is NaN, and so is the standard error of fewer than two values.
+    """
+    known = ~np.isnan(values)  # [R, ...]
+    count = known.sum(axis=0)  # [...]
+    mean = np.sum(values, axis=0, where=known) / np.where(count > 0, count, np.nan)
+    squares = np.sum(np.square(values - mean), axis=0, where=known)
+    variance = squares / np.where(count > 1, count - 1, np.nan)
+    return mean, np.sqrt(variance / np.maximum(count, 1)), count
+
+
+def normalise(scores: Floats, low: float, high: float) -> Floats:
+    """(score − low) / (high − low): 0 for random play, 1 for the best arm's mean, so that tasks can be put together.
+
+    Dividing by the baseline would be simpler to say, but scores may be zero or negative (Pong starts at −21), and
+    where the baseline learns nothing every other arm would be infinitely better. The best arm always lies above
+    random play unless no arm learns, and then all scores are 0. The two ends are taken as exact: the intervals do not
+    contain their uncertainty, and they move when an arm is added.
+    """
+    return (scores - low) / (high - low) if high > low else np.zeros_like(scores)
+
+
+def interquartile_mean(tasks: Sequence[Floats], rng: np.random.Generator) -> Estimate:
+    """Mean of the middle half of all runs of all tasks, with a stratified bootstrap interval (Agarwal et al. 2021).
+
+    Stratified: runs are drawn anew within each task, so every resample has each task's number of runs.
+    """
+    stats = load_extra("scipy.stats")
+
+    def statistic(*samples: Floats, axis: int = -1) -> Floats:
+        return np.asarray(stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
+
+    return _bootstrap(tasks, statistic, rng)
+
+
+def probability_of_improvement(
+    tasks: Sequence[Floats], baseline: Sequence[Floats], rng: np.random.Generator
+) -> Estimate:
+    """P(a run of the arm beats a run of the baseline), averaged over tasks, with a stratified bootstrap interval.
+
+    Per task U / (n·m), with Mann and Whitney's U = Σᵢⱼ [xᵢ > yⱼ] + ½[xᵢ = yⱼ] (Agarwal et al. 2021, section 4.3).
+    """
+    assert len(tasks) == len(baseline)
+
+    def statistic(*samples: Floats, axis: int = -1) -> Floats:
+        assert axis in (-1, samples[0].ndim - 1)
+        pairs = zip(samples[: len(tasks)], samples[len(tasks) :], strict=True)
+        return np.mean([_win_rate(ours, theirs) for ours, theirs in pairs], axis=0)
+
+    return _bootstrap([*tasks, *baseline], statistic, rng)
+
+
+def difference_of_means(scores: Floats, baseline: Floats) -> Estimate:
+    """Mean of the arm minus mean of the baseline, with Welch's interval.
+
+    Not a bootstrap: with five runs the percentile bootstrap covers too little, and Student's t knows that.
+    """
+    value = float(np.mean(scores) - np.mean(baseline))
+    if min(len(scores), len(baseline)) < 2:
+        return Estimate(value, math.nan, math.nan)
+    if np.ptp(scores) == 0 and np.ptp(baseline) == 0:
+        return Estimate(value, value, value)  # no spread at all; SciPy would divide by it
+    test = load_extra("scipy.stats").ttest_ind(scores, baseline, equal_var=False)
+    interval = test.confidence_interval(LEVEL)
+    return Estimate(value, float(interval.low), float(interval.high))
+
+
+def median_time(times: Floats, is_reached: Booleans) -> MedianTime:
+    """The median time to reach something, by Kaplan and Meier's estimate of how many have not got there yet.
+
+    A run that did not get there counts with the time for which it was watched (its time is censored there): leaving it
+    out would favour the arm of which only the lucky runs arrive.
+    """
+    reached, total = int(is_reached.sum()), len(times)
+    if reached == 0:
+        return MedianTime(math.inf if total else math.nan, reached, total)
+    stats = load_extra("scipy.stats")
+    survival = stats.ecdf(stats.CensoredData.right_censored(times, ~is_reached)).sf
+    half = survival.probabilities <= 0.5
+    median = float(survival.quantiles[np.argmax(half)]) if half.any() else math.inf
+    return MedianTime(median, reached, total)
+
+
+def _win_rate(ours: Floats, theirs: Floats) -> Floats:
+    """[..., n], [..., m] -> [...]"""
+    left, right = ours[..., :, None], theirs[..., None, :]
+    return np.mean((left > right) + 0.5 * (left == right), axis=(-2, -1))
+
+
+def _bootstrap(samples: Sequence[Floats], statistic: object, rng: np.random.Generator) -> Estimate:
+    """The statistic and its percentile interval; each sample is resampled by itself, which is what stratified means."""
+    assert callable(statistic)
+    assert all(len(sample) for sample in samples)
+    value = float(statistic(*samples))
+    if min(len(sample) for sample in samples) < 2:
+        return Estimate(value, math.nan, math.nan)
+    result = load_extra("scipy.stats").bootstrap(
+        tuple(samples),
+        statistic,
+        n_resamples=RESAMPLES,
+        batch=500,  # resamples held at once
+        vectorized=True,
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=rng,
+    )
+    return Estimate(value, float(result.confidence_interval.low), float(result.confidence_interval.high))

@@ -1,0 +1,274 @@
+"""From a study's runs to every number that its figures and its report show; saying and drawing them lives elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from lambda_replay.analysis import scores, statistics
+from lambda_replay.analysis.records import Run, RunRecord, StudyData, config_differences, flatten, read_run
+from lambda_replay.analysis.records import varying_settings as settings_that_vary
+from lambda_replay.analysis.statistics import Estimate, MedianTime
+from lambda_replay.data import Floats, Integers
+
+Axis = Literal["steps", "hours"]
+AXES: tuple[Axis, ...] = ("steps", "hours")
+GRID_POINTS = 200  # of every curve; one per 5 pixels of a wide screen
+BOOTSTRAP_SEED = 2019  # each interval starts from it, so none depends on which others are computed
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The mean learning curve of an arm, over the runs that have got so far."""
+
+    mean: Floats  # [G]
+    standard_error: Floats  # [G]
+    count: Integers  # [G]  runs
+
+
+@dataclass(frozen=True, eq=False)
+class RunSummary:
+    """One run in numbers."""
+
+    record: RunRecord
+    reached: int  # agent steps
+    hours: float  # of training so far
+    num_episodes: int
+    final_score: float  # last 100 episodes so far
+    area: float  # mean height of the curve; NaN until the run has finished
+    settings: Mapping[str, Any]  # what sets its config apart
+    provenance: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Over finished runs; NaN without any."""
+
+    value: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm against the baseline, by final scores."""
+
+    difference: Estimate  # of the means
+    probability: Estimate  # of improvement
+
+
+@dataclass(frozen=True, eq=False)
+class ArmSummary:
+    """One arm in one environment: scores of finished runs, curves and times of all of them."""
+
+    arm: str
+    runs: tuple[RunSummary, ...]
+    final_scores: Floats  # [finished runs]
+    final: Mean
+    area: Mean
+    comparison: Comparison | None  # None for the baseline itself, and while one of the two has no finished run
+    to_threshold: Mapping[Axis, MedianTime]
+    curves: Mapping[Axis, Curve]
+
+
+@dataclass(frozen=True, eq=False)
+class EnvironmentSummary:
+    """One environment: its grids, its reference scores and its arms in the order of the study."""
+
+    environment: str
+    grids: Mapping[Axis, Floats]  # [G] each
+    random_score: float  # of uniformly random play
+    threshold: float  # score whose reaching is timed
+    arms: tuple[ArmSummary, ...]
+
+    def has_curves(self, axis: Axis) -> bool:
+        return any(arm.curves[axis].count.any() for arm in self.arms)
+
+    def arm(self, name: str) -> ArmSummary:
+        return next(arm for arm in self.arms if arm.arm == name)
+
+    @property
+    def best(self) -> ArmSummary | None:
+        """The arm with the highest mean final score; None before any run has finished."""
+        ready = [arm for arm in self.arms if len(arm.final_scores)]
+        return max(ready, key=lambda arm: arm.final.value, default=None)
+
+
+@dataclass(frozen=True)
+class ArmAggregate:
+    """One arm over all environments, in normalised scores."""
+
+    arm: str
+    interquartile_mean: Estimate
+    probability: Estimate | None  # of improvement on the baseline; None for the baseline
+
+
+@dataclass(frozen=True, eq=False)
+class StudySummary:
+    """A study in numbers. An arm enters ``aggregates`` (best first) once it has a finished run in every environment."""
+
+    study: StudyData
+    environments: tuple[EnvironmentSummary, ...]
+    aggregates: tuple[ArmAggregate, ...]
+
+    @property
+    def num_finished(self) -> int:
+        return sum(run.state == "finished" for run in self.study.runs)
+
+
+def summarise(study: StudyData) -> StudySummary:
+    """Read all runs of the study, one environment after the other, and compute every number of its report."""
+    environments = tuple(summarise_environment(study, environment) for environment in study.environments)
+    return StudySummary(study, environments, aggregate(environments, study.arms, study.baseline))
+
+
+def summarise_environment(study: StudyData, environment: str) -> EnvironmentSummary:
+    """The numbers of one environment."""
+    runs = {arm: [read_run(record) for record in study.runs_of(environment, arm)] for arm in study.arms}
+    everyone = [run for arm_runs in runs.values() for run in arm_runs]
+    finals = {arm: final_scores(arm_runs) for arm, arm_runs in runs.items()}
+    threshold = study.thresholds.get(environment, _mean_of(finals[study.baseline]).value)
+    most_hours = max((_hours(run) for run in everyone if len(run.timing.steps)), default=0.0)
+    grids: dict[Axis, Floats] = {"steps": _grid(study.steps), "hours": _grid(most_hours)}
+    varying = settings_that_vary(run.config for run in everyone if run.config)
+    arms = [
+        ArmSummary(
+            arm=arm,
+            runs=tuple(summarise_run(run, study, varying) for run in arm_runs),
+            final_scores=finals[arm],
+            curves=mean_curves(arm_runs, grids, study.steps),
+            final=_mean_of(finals[arm]),
+            area=_mean_of(np.array([_area(run, study.steps) for run in arm_runs])),
+            comparison=None if arm == study.baseline else compare(finals[arm], finals[study.baseline]),
+            to_threshold=times_to_threshold(arm_runs, threshold, study.steps),
+        )
+        for arm, arm_runs in runs.items()
+    ]
+    return EnvironmentSummary(environment, grids, _random_score(everyone), threshold, tuple(arms))
+
+
+def summarise_run(run: Run, study: StudyData, varying: set[str]) -> RunSummary:
+    """The numbers of one run; its settings are those that differ from the study's defaults.
+
+    Where the study gives no defaults for the environment, they are those in which the study's runs differ.
+    """
+    defaults = study.defaults.get(run.record.environment)
+    if defaults is None:
+        settings = {name: value for name, value in flatten(run.config).items() if name in varying}
+    else:
+        settings = config_differences(run.config, defaults)
+    return RunSummary(
+        record=run.record,
+        reached=scores.reached_step(run, study.steps),
+        hours=_hours(run),
+        num_episodes=len(run.episodes.steps),
+        final_score=scores.final_score(run.episodes),
+        area=_area(run, study.steps),
+        settings=settings,
+        provenance=flatten(run.provenance),
+    )
+
+
+def final_scores(runs: Sequence[Run]) -> Floats:
+    """Last-100 scores of the finished runs [finished runs]."""
+    finals = [scores.final_score(run.episodes) for run in runs if run.record.state == "finished"]
+    return np.array([score for score in finals if not math.isnan(score)])
+
+
+def mean_curves(runs: Sequence[Run], grids: Mapping[Axis, Floats], steps: int) -> dict[Axis, Curve]:
+    """Mean and standard error over runs at every point of both grids."""
+    assert runs, "an arm has at least one planned run"
+    over_steps = [scores.learning_curve(run.episodes, grids["steps"], scores.reached_step(run, steps)) for run in runs]
+    over_hours = [scores.learning_curve_over_hours(run.episodes, run.timing, grids["hours"]) for run in runs]
+    return {
+        "steps": Curve(*statistics.mean_and_standard_error(np.stack(over_steps))),
+        "hours": Curve(*statistics.mean_and_standard_error(np.stack(over_hours))),
+    }
+
+
+def compare(finals: Floats, baseline: Floats) -> Comparison | None:
+    """Difference and probability of improvement; None while there is nothing to compare."""
+    if len(finals) == 0 or len(baseline) == 0:
+        return None
+    return Comparison(
+        difference=statistics.difference_of_means(finals, baseline),
+        probability=statistics.probability_of_improvement([finals], [baseline], _generator()),
+    )
+
+
+def times_to_threshold(runs: Sequence[Run], threshold: float, steps: int) -> dict[Axis, MedianTime]:
+    """Median steps and hours to the threshold; a run that has not reached it counts with what it has done so far."""
+    started = [run for run in runs if len(run.episodes.steps) and not math.isnan(threshold)]
+    arrivals = [scores.steps_to_threshold(run.episodes, threshold) for run in started]
+    is_reached = np.array([arrival is not None for arrival in arrivals], dtype=bool)
+    ends = [
+        scores.reached_step(run, steps) if arrival is None else arrival
+        for run, arrival in zip(started, arrivals, strict=True)
+    ]
+    hours = np.array([scores.hours_at_step(run.timing, end) for run, end in zip(started, ends, strict=True)])
+    timed = ~np.isnan(hours)
+    return {
+        "steps": statistics.median_time(np.array(ends, dtype=np.float64), is_reached),
+        "hours": statistics.median_time(hours[timed], is_reached[timed]),
+    }
+
+
+def aggregate(
+    environments: Sequence[EnvironmentSummary], arms: Sequence[str], baseline: str
+) -> tuple[ArmAggregate, ...]:
+    """Interquartile mean and probability of improvement of each arm that has a finished run everywhere, best first."""
+    tasks = {arm: [normalised_finals(environment, arm) for environment in environments] for arm in arms}
+    complete = {arm: finals for arm, finals in tasks.items() if all(len(scores) for scores in finals)}
+    aggregates = [
+        ArmAggregate(
+            arm=arm,
+            interquartile_mean=statistics.interquartile_mean(finals, _generator()),
+            probability=(
+                None
+                if arm == baseline or baseline not in complete
+                else statistics.probability_of_improvement(finals, complete[baseline], _generator())
+            ),
+        )
+        for arm, finals in complete.items()
+    ]
+    return tuple(sorted(aggregates, key=lambda result: -result.interquartile_mean.value))
+
+
+def normalised_finals(environment: EnvironmentSummary, arm: str) -> Floats:
+    """Final scores between random play (0) and the best arm's mean (1)."""
+    best = environment.best
+    high = math.nan if best is None else best.final.value
+    return statistics.normalise(environment.arm(arm).final_scores, environment.random_score, high)
+
+
+def _mean_of(values: Floats) -> Mean:
+    mean, standard_error, _ = statistics.mean_and_standard_error(values)
+    return Mean(float(mean), float(standard_error))
+
+
+def _area(run: Run, steps: int) -> float:
+    if run.record.state != "finished":
+        return math.nan
+    return scores.area_under_curve(run.episodes, scores.reached_step(run, steps))
+
+
+def _random_score(runs: Sequence[Run]) -> float:
+    """Mean over runs; before memory.start every agent plays uniformly at random."""
+    starts = [int(run.config.get("memory", {}).get("start", 0)) for run in runs]
+    known = [scores.random_play_score(run.episodes, start) for run, start in zip(runs, starts, strict=True)]
+    return _mean_of(np.array(known)).value
+
+
+def _hours(run: Run) -> float:
+    return float(run.timing.seconds[-1]) / scores.SECONDS_PER_HOUR if len(run.timing.seconds) else math.nan
+
+
+def _grid(end: float) -> Floats:
+    return np.linspace(0.0, end, GRID_POINTS + 1)[1:]
+
+
+def _generator() -> np.random.Generator:
+    return np.random.default_rng(BOOTSTRAP_SEED)

@@ -1,0 +1,69 @@
+"""The numbers behind figures as rows for CSV files; the report's tables, which are for reading, live in sections.py."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.summary import Axis, EnvironmentSummary, StudySummary
+
+
+def slug(environment: str) -> str:
+    """A file name for an environment: minatar/breakout -> minatar-breakout."""
+    return "".join(character if character.isalnum() or character in "-_." else "-" for character in environment)
+
+
+def curve_rows(environments: Sequence[EnvironmentSummary], axis: Axis) -> list[list[object]]:
+    """The numbers behind curves, with a header."""
+    rows: list[list[object]] = [["environment", "arm", axis, "mean", "standard_error", "runs"]]
+    for environment in environments:
+        grid = environment.grids[axis]
+        for arm in environment.arms:
+            curve = arm.curves[axis]
+            columns = zip(grid, curve.mean, curve.standard_error, curve.count, strict=True)
+            rows += [
+                [environment.environment, arm.arm, _plain(x), _plain(mean), _plain(error), int(count)]
+                for x, mean, error, count in columns
+                if count
+            ]
+    return rows
+
+
+def aggregate_rows(summary: StudySummary) -> list[list[object]]:
+    """The numbers behind the aggregate figure, with a header."""
+    rows: list[list[object]] = [["arm", "iqm", "iqm_low", "iqm_high", "improves", "improves_low", "improves_high"]]
+    for result in summary.aggregates:
+        mean, chance = result.interquartile_mean, result.probability
+        row = [mean.value, mean.low, mean.high]
+        row += [math.nan] * 3 if chance is None else [chance.value, chance.low, chance.high]
+        rows.append([result.arm, *map(_plain, row)])
+    return rows
+
+
+def run_rows(summary: StudySummary) -> list[list[object]]:
+    """The numbers of every run, with a header."""
+    rows: list[list[object]] = [
+        ["environment", "arm", "seed", "state", "steps", "hours", "episodes", "final_score", "area_under_curve"]
+    ]
+    for environment in summary.environments:
+        for run in (run for arm in environment.arms for run in arm.runs):
+            record = run.record
+            numbers = map(_plain, (run.reached, run.hours, run.num_episodes, run.final_score, run.area))
+            rows.append([record.environment, record.arm, record.seed, record.state, *numbers])
+    return rows
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
+    """Write rows as CSV, whole or not at all."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return write_atomically(path, text.getvalue().encode())
+
+
+def _plain(value: float) -> str:
+    """Six figures; empty for an unknown number."""
+    return "" if math.isnan(value) else f"{value:.6g}" if value != round(value) else f"{value:.0f}"

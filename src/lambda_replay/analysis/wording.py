@@ -1,0 +1,250 @@
+"""Numbers and results in words: formats, verdicts and the sentences of a report's summary, as plain text."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from lambda_replay.analysis.scores import THRESHOLD_EPISODES, WINDOW
+from lambda_replay.analysis.statistics import LEVEL, RESAMPLES, Estimate, MedianTime
+from lambda_replay.analysis.summary import ArmSummary, Comparison, EnvironmentSummary, Mean, StudySummary
+
+Verdict = Literal["above", "below", "unclear", "unknown"]
+UNKNOWN = "–"
+
+
+def decimals_for(largest: float) -> int:
+    """Digits after the point that give a number of this size about three figures: 0.91, 5.61, 12.3, 358."""
+    return 2 if largest < 1 else max(0, 2 - math.floor(math.log10(largest)))
+
+
+def decimals_of(environment: EnvironmentSummary) -> int:
+    """The same digits for all scores of an environment."""
+    heights = np.abs([arm.curves["steps"].mean for arm in environment.arms])  # [arms, G]
+    return decimals_for(float(np.max(heights, initial=0.0, where=~np.isnan(heights))))
+
+
+def number(value: float, decimals: int) -> str:
+    """1234.5 -> 1,234 or 1,234.5, with a real minus sign, and never −0."""
+    if math.isnan(value):
+        return UNKNOWN
+    text = f"{value:,.{decimals}f}"
+    negative = text.startswith("-") and any(digit in text for digit in "123456789")
+    return ("−" if negative else "") + text.removeprefix("-")
+
+
+def signed(value: float, decimals: int) -> str:
+    """+1.2 or −1.2."""
+    text = number(value, decimals)
+    return text if text.startswith(("−", UNKNOWN)) else f"+{text}"
+
+
+def mean_and_error(mean: Mean, decimals: int) -> str:
+    """12.3 ± 0.4."""
+    error = "" if math.isnan(mean.standard_error) else f" ± {number(mean.standard_error, decimals)}"
+    return number(mean.value, decimals) + error
+
+
+def interval(estimate: Estimate, decimals: int) -> str:
+    """0.88 to 0.97; empty when there is none."""
+    return f"{number(estimate.low, decimals)} to {number(estimate.high, decimals)}" if estimate.has_interval else ""
+
+
+def steps(count: float) -> str:
+    """400k, 1.25M."""
+    if math.isnan(count):
+        return UNKNOWN
+    if count >= 999_500:
+        return f"{count / 1e6:.2f}".rstrip("0").rstrip(".") + "M"
+    return f"{count / 1e3:.0f}k" if count >= 10_000 else f"{count:,.0f}"
+
+
+def hours(value: float) -> str:
+    """41 s, 12 min, 1.4 h."""
+    if math.isnan(value):
+        return UNKNOWN
+    if value < 1 / 60:
+        return f"{value * 3600:.0f} s"
+    return f"{value * 60:.0f} min" if value < 1 else f"{value:.1f} h"
+
+
+def count(total: int, singular: str) -> str:
+    """1 run, 2 runs."""
+    return f"{total:,} {singular}" + ("" if total == 1 else "s")
+
+
+def listed(names: list[str]) -> str:
+    """a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def median_steps(time: MedianTime) -> str:
+    return _median(time, steps(time.median))
+
+
+def median_hours(time: MedianTime) -> str:
+    return _median(time, hours(time.median))
+
+
+def verdict(comparison: Comparison | None) -> Verdict:
+    """What a 95 % interval of the difference allows to say."""
+    if comparison is None or not comparison.difference.has_interval:
+        return "unknown"
+    if comparison.difference.low > 0:
+        return "above"
+    return "below" if comparison.difference.high < 0 else "unclear"
+
+
+def state_sentences(summary: StudySummary) -> list[str]:
+    """How much of the study is in, and what is not there yet; a finished study needs one short sentence."""
+    study, total = summary.study, len(summary.study.runs)
+    if summary.num_finished == total:
+        return [f"All {count(total, 'run')} have finished."]
+    states = [(state, sum(run.state == state for run in study.runs)) for state in ("running", "waiting", "failed")]
+    others = ", ".join(f"{number_of} {state}" for state, number_of in states if number_of)
+    sentences = [f"{summary.num_finished} of {count(total, 'run')} have finished ({others})."]
+    if summary.num_finished:
+        sentences.append(
+            "Scores and tables are of the finished runs; curves also show the others as far as they have got."
+        )
+    missing = missing_arms(summary)
+    if missing:
+        sentences.append(f"No finished run yet: {'; '.join(missing)}.")
+    return sentences
+
+
+def missing_arms(summary: StudySummary) -> list[str]:
+    """Arms without a finished run, with the environments where they lack one."""
+    lacking = {
+        arm: [env.environment for env in summary.environments if not len(env.arm(arm).final_scores)]
+        for arm in summary.study.arms
+    }
+    everywhere = len(summary.environments)
+    return [
+        arm if len(environments) == everywhere else f"{arm} ({', '.join(environments)})"
+        for arm, environments in lacking.items()
+        if environments
+    ]
+
+
+def overall_sentences(summary: StudySummary) -> list[str]:
+    """Which arm is best over all environments, by how much and how surely."""
+    if not summary.aggregates:
+        return ["No arm has a finished run in every environment yet, so there is no overall comparison."]
+    best, *others = summary.aggregates
+    lead = f"{best.arm} has the highest interquartile mean: {_with_interval(best.interquartile_mean, 2)}"
+    baseline = next((other for other in others if other.arm == summary.study.baseline), None)
+    if best.arm == summary.study.baseline:
+        lead += "; it is the baseline, so no other arm improves on it overall"
+    elif baseline is not None:
+        lead += f", against {_with_interval(baseline.interquartile_mean, 2)} for the baseline {baseline.arm}"
+    sentences = [lead + "."]
+    if best.probability is not None:
+        chance = _with_interval(best.probability, 2)
+        sentences.append(f"One of its runs beats a run of the baseline with probability {chance}.")
+    if others and others[0].arm != summary.study.baseline:
+        sentences.append(_runner_up(best.interquartile_mean, others[0].arm, others[0].interquartile_mean))
+    return sentences
+
+
+def chance_sentence(summary: StudySummary) -> str:
+    """How many of the signs would be there by chance."""
+    comparisons = sum(arm.comparison is not None for env in summary.environments for arm in env.arms)
+    if comparisons == 0:
+        return ""
+    return f"In {count(comparisons, 'comparison')} chance alone would set about {comparisons * (1 - LEVEL):.1f} signs."
+
+
+def method(summary: StudySummary) -> list[tuple[str, str]]:
+    """How the numbers are made: terms and their explanations."""
+    baseline = summary.study.baseline
+    return [
+        (
+            "Final score",
+            f"Mean score of a run’s last {WINDOW} whole episodes, unclipped, as in Daley & Amato (2019); then the mean "
+            "over runs ± its standard error. The arm named first is chosen for its score, which flatters it a little.",
+        ),
+        ("Mean over training", "Area under a run’s learning curve divided by its steps; then the mean over runs."),
+        (
+            f"Difference from {baseline}",
+            "Difference of the mean final scores with Welch’s 95 % confidence interval.",
+        ),
+        (
+            "Better with probability",
+            "Share of pairs, one run of the arm and one of the baseline, in which the arm’s run scores higher; a tie "
+            "counts half (Mann and Whitney’s U). Over all environments it is the mean of theirs.",
+        ),
+        (
+            "Interquartile mean",
+            "Mean of the middle half of the normalised final scores of all runs (Agarwal et al. 2021). "
+            f"Intervals: {RESAMPLES:,} bootstrap resamples of runs within each environment, with a fixed seed. The "
+            "two ends of the normalisation are taken as exact, and they move when arms are added.",
+        ),
+        (
+            "Steps and time to a score",
+            f"When the learning curve, as a mean of at least {THRESHOLD_EPISODES} episodes, first reaches the score: "
+            f"the mean final score of {baseline} unless the study names another. Median over runs (Kaplan and Meier); "
+            "runs that have not got there count as later than all they did. In brackets: runs that got there.",
+        ),
+        (
+            "Hours",
+            "Training time as each run recorded it; comparable between runs that had the same machine and load.",
+        ),
+    ]
+
+
+def environment_sentence(environment: EnvironmentSummary, baseline: str) -> str:
+    """Which arm wins here, by how much and how surely; the environment's name is not in it."""
+    best = environment.best
+    if best is None:
+        return "no run has finished yet."
+    digits = decimals_of(environment)
+    runs = count(len(best.final_scores), "run")
+    text = f"{best.arm} is first with {mean_and_error(best.final, digits)} ({runs})"
+    if best.arm == baseline:
+        return f"{text}; no arm improves on the baseline."
+    if best.comparison is None:
+        return f"{text}; the baseline {baseline} has no finished run yet."
+    return f"{text}, {_difference(best.comparison.difference, baseline, digits)}{_speed(best, environment)}."
+
+
+def _difference(difference: Estimate, baseline: str, digits: int) -> str:
+    amount = f"{number(difference.value, digits)} above {baseline}"
+    if not difference.has_interval:
+        return f"{amount}, but one run on a side says nothing about chance"
+    sure = "a clear gain" if difference.low > 0 else "which may be chance"
+    return f"{amount} (95 % interval {interval(difference, digits)}): {sure}"
+
+
+def _speed(arm: ArmSummary, environment: EnvironmentSummary) -> str:
+    """How soon the best arm has what the baseline has at the end, where half of its runs get there."""
+    time = arm.to_threshold["steps"]
+    if not math.isfinite(time.median):
+        return ""
+    threshold = number(environment.threshold, decimals_of(environment))
+    return f". It reaches a score of {threshold} after {steps(time.median)} steps"
+
+
+def _with_interval(estimate: Estimate, decimals: int) -> str:
+    between = f" (95 % interval {interval(estimate, decimals)})" if estimate.has_interval else ""
+    return number(estimate.value, decimals) + between
+
+
+def _runner_up(best: Estimate, name: str, second: Estimate) -> str:
+    if not (best.has_interval and second.has_interval):
+        return f"Second is {name} with {number(second.value, 2)}."
+    apart = best.low > second.high
+    ending = (
+        "the intervals do not overlap." if apart else "the intervals overlap, so the order of the two is not certain."
+    )
+    return f"Second is {name} with {_with_interval(second, 2)}; {ending}"
+
+
+def _median(time: MedianTime, text: str) -> str:
+    """The median and how many runs it rests on."""
+    if time.total == 0:
+        return UNKNOWN
+    share = f"{time.reached} of {time.total}"
+    return f"{text} ({share})" if math.isfinite(time.median) else f"not reached ({share})"

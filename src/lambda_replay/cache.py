@@ -1,0 +1,148 @@
+"""The cache: random blocks of the memory with precomputed returns, from which minibatches are drawn; it never copies states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lambda_replay.data import NO_ACTION, Block, Booleans, Floats, Integers, Minibatch
+from lambda_replay.errors import ConfigError
+from lambda_replay.estimators import Estimator, Explanation, explain
+from lambda_replay.memory import ReplayMemory
+
+QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation] -> Q-values [n, A]
+
+
+class Cache:
+    """S rows (slot, action, return, TD error) in block order; a row in a closing slot has no action and is never drawn."""
+
+    def __init__(self, memory: ReplayMemory, slots: Integers, block: Block, explanation: Explanation) -> None:
+        if explanation.returns.shape != block.rewards.shape:
+            raise ConfigError(
+                f"the estimator returned shape {explanation.returns.shape} for blocks of {block.rewards.shape}; "
+                "it must give one return per step."
+            )
+        length = slots.shape[1]  # a block may have a tail beyond it
+        self._memory = memory
+        self.slots = slots.reshape(-1)  # [S]
+        self.actions = block.actions[:, :length].reshape(-1)  # [S]
+        is_transition = self.actions != NO_ACTION
+        self.returns: Floats = np.where(is_transition, explanation.returns[:, :length].reshape(-1), np.float32(0))
+        values = block.action_values[:, :length].reshape(-1)
+        self.td_errors: Floats = self.returns - values  # [S]  both are 0 in closing slots
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def nbytes(self) -> int:
+        return self.slots.nbytes + self.actions.nbytes + self.returns.nbytes + self.td_errors.nbytes
+
+    @property
+    def is_transition(self) -> Booleans:  # [S]
+        """Which rows can be drawn."""
+        return self.actions != NO_ACTION
+
+    def minibatches(
+        self,
+        batch_size: int,
+        updates: int,
+        priority: float = 0.0,
+        priority_quantile: float = 0.5,
+        *,
+        rng: np.random.Generator,
+    ) -> Iterator[Minibatch]:
+        """``updates`` minibatches of rows drawn independently with the probabilities of ``prioritized``."""
+        for rows in self.sample_rows(batch_size, updates, priority, priority_quantile, rng=rng):
+            yield self.minibatch(rows)
+
+    def sample_rows(
+        self,
+        batch_size: int,
+        updates: int,
+        priority: float = 0.0,
+        priority_quantile: float = 0.5,
+        *,
+        rng: np.random.Generator,
+    ) -> Integers:
+        """Rows [updates, B] of all the minibatches of one refresh."""
+        rows = np.flatnonzero(self.is_transition)
+        cumulative = np.cumsum(prioritized(self.td_errors[rows], priority, priority_quantile))
+        drawn = rng.random((updates, batch_size)) * cumulative[-1]
+        # The product may round up to the last bound itself, which lies behind the last row.
+        return rows[np.minimum(np.searchsorted(cumulative, drawn, side="right"), len(rows) - 1)]
+
+    def minibatch(self, rows: Integers) -> Minibatch:
+        """The rows with their states gathered from memory."""
+        return Minibatch(self._memory.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
+
+
+def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> NDArray[np.float64]:
+    """Sampling probabilities [n]: a mixture of uniform and uniform above a quantile of |TD error| (paper §3.3).
+
+    P(x_i) = (1−p)/n + p · m_i / Σm,     m_i = 1 above the quantile, 0 below,
+
+    and ties at the quantile share what is missing to a total of (1−q)·n. At the median this is the paper's
+    (1+p)/n above, 1/n at (where as many rows lie above as below) and (1−p)/n below. See deviations.md #7.
+    """
+    if not 0 <= priority <= 1 or not 0 <= quantile < 1:
+        raise ConfigError(
+            f"priority is {priority} and quantile {quantile}; give a priority in [0, 1], a quantile in [0, 1)."
+        )
+    errors = np.abs(td_errors)
+    threshold = np.quantile(errors, quantile)
+    is_above, is_tied = errors > threshold, errors == threshold
+    num_above, num_tied = int(is_above.sum()), int(is_tied.sum())
+    missing = np.clip((1 - quantile) * len(errors) - num_above, 0, num_tied)
+    members = is_above + is_tied * (missing / max(1, num_tied))  # [n]  m
+    return (1 - priority) / len(errors) + priority * members / members.sum()
+
+
+def refresh(
+    memory: ReplayMemory,
+    q_function: QFunction,
+    estimator: Estimator,
+    *,
+    discount: float,
+    size: int,
+    block_length: int,
+    rng: np.random.Generator,
+    tail: int = 0,
+    reserve: int = 0,
+    chunk_size: int = 1024,
+) -> Cache:
+    """A cache of ``size`` rows with returns computed by the present Q-function (paper, Algorithm 1, BUILD-CACHE).
+
+    ``tail`` more steps per block are computed and dropped; ``reserve`` is that of ``sample_blocks``; ``q_function``
+    is never called with more than ``chunk_size`` states.
+    """
+    if size < 1 or block_length < 1 or size % block_length:
+        raise ConfigError(f"size ({size}) must be a multiple of block_length ({block_length}).")
+    if not 0 <= discount <= 1:
+        raise ConfigError(f"discount is {discount}; give a number from 0 to 1.")
+    slots = memory.sample_blocks(size // block_length, block_length + tail, rng, reserve)  # [K, L+1]
+    block = make_block(memory, slots, q_function, discount=discount, chunk_size=chunk_size)
+    return Cache(memory, slots[:, :block_length], block, explain(estimator, block))
+
+
+def make_block(
+    memory: ReplayMemory, slots: Integers, q_function: QFunction, *, discount: float, chunk_size: int = 1024
+) -> Block:
+    """The blocks of slots [K, L+1] with the Q-values of all their states, computed in chunks of bounded size."""
+    flat = slots.reshape(-1)
+    starts = range(0, len(flat), chunk_size)
+    q_values = np.concatenate([q_function(memory.states(flat[start : start + chunk_size])) for start in starts])
+    actions, rewards, behaviour_probs, terminated = memory.transitions(slots)  # [K, L+1] each
+    is_action = actions != NO_ACTION
+    has_future = is_action[:, :-1] & ~terminated[:, :-1]
+    return Block(
+        rewards=rewards[:, :-1],
+        discounts=np.where(has_future, np.float32(discount), np.float32(0)),
+        q_values=q_values.reshape(*slots.shape, -1),
+        actions=actions,
+        behaviour_probs=behaviour_probs,
+        continues=has_future & is_action[:, 1:],
+    )

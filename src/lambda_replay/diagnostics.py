@@ -1,0 +1,70 @@
+"""What a refresh and its samples look like, as plain numbers for the metrics; nothing here changes what is learnt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lambda_replay.cache import Cache
+from lambda_replay.data import Block, Integers
+from lambda_replay.estimators import Explanation
+from lambda_replay.memory import ReplayMemory
+
+Metrics = dict[str, float]
+
+
+def describe_refresh(cache: Cache, block: Block, explanation: Explanation) -> Metrics:
+    """|TD error|, returns against Q-values, chosen λ and cut traces of one refresh; names as in docs/metrics.md."""
+    is_transition = cache.is_transition
+    errors = np.abs(cache.td_errors[is_transition])
+    returns = cache.returns[is_transition]
+    q_values = returns - cache.td_errors[is_transition]
+    quantiles = np.quantile(errors, [0.1, 0.5, 0.9])
+    return {
+        "td_error_abs_mean": float(errors.mean()),
+        **{f"td_error_abs_q{q}": float(value) for q, value in zip((10, 50, 90), quantiles, strict=True)},
+        "return_mean": float(returns.mean()),
+        "q_mean": float(q_values.mean()),
+        "return_minus_q_mean": float(returns.mean() - q_values.mean()),
+        **_describe_lambdas(block, explanation),
+        **_describe_traces(block, explanation),
+    }
+
+
+def _describe_lambdas(block: Block, explanation: Explanation) -> Metrics:
+    if explanation.lambdas is None:
+        return {}
+    lambdas = explanation.lambdas[block.is_transition]
+    quantiles = np.quantile(lambdas, [0.1, 0.5, 0.9])
+    return {
+        "lambda_mean": float(lambdas.mean()),
+        **{f"lambda_q{q}": float(value) for q, value in zip((10, 50, 90), quantiles, strict=True)},
+        "lambda_share_0": float((lambdas == 0).mean()),
+        "lambda_share_1": float((lambdas == 1).mean()),
+    }
+
+
+def _describe_traces(block: Block, explanation: Explanation) -> Metrics:
+    """A trace is cut where the estimator, not the end of the episode or the block, made it zero."""
+    if explanation.next_traces is None:
+        return {}
+    may_go_on = block.continues.copy()  # [K, L]
+    may_go_on[:, -1] = False
+    is_alive = may_go_on & (explanation.next_traces > 0)
+    # Steps that the return of t looks ahead until its trace is zero: 1 + that of t+1 where the trace is alive.
+    lengths = np.ones(is_alive.shape)
+    for t in range(is_alive.shape[1] - 2, -1, -1):
+        lengths[:, t] += is_alive[:, t] * lengths[:, t + 1]
+    return {
+        "trace_mean": float(explanation.next_traces[may_go_on].mean()) if may_go_on.any() else 0.0,
+        "trace_cut_share": float(1 - is_alive[may_go_on].mean()) if may_go_on.any() else 0.0,
+        "trace_length_mean": float(lengths[block.is_transition].mean()),
+    }
+
+
+def describe_samples(memory: ReplayMemory, cache: Cache, rows: Integers) -> Metrics:
+    """How often rows [updates, B] repeat a transition, and how old (in slots of its stream) what they teach is."""
+    slots = cache.slots[rows.reshape(-1)]
+    return {
+        "sample_repeated_share": 1 - len(np.unique(slots)) / len(slots),
+        "sample_age_mean": float(memory.ages(slots).mean()),
+    }

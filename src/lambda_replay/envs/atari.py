@@ -1,0 +1,194 @@
+"""Atari 2600 games through the Arcade Learning Environment, preprocessed as in Mnih et al. (2015); no frame stacking, which is the memory's.
+
+A *frame* is one of the emulator's 60 frames a second; a *step* is the agent's and lasts ``frame_skip`` frames.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lambda_replay.config import AtariConfig
+from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
+from lambda_replay.errors import ConfigError
+
+if TYPE_CHECKING:  # an optional dependency
+    from ale_py import ALEInterface
+
+OBSERVATION_SHAPE = (84, 84)  # Mnih et al. 2015
+NOOP, FIRE = 0, 1  # the emulator's own numbers
+
+# Games in which 4,000 frames of no-ops bring no reward, no lost life and no end, while one frame of FIRE first does:
+# found by trying all games of ale-py 0.12.
+GAMES_WAITING_FOR_FIRE = frozenset({"blackjack", "breakout", "donkey_kong", "tennis"})
+
+
+@final
+class Atari:
+    """One Atari game; observations are grey pictures uint8 [84, 84].
+
+    Everything random, which is the number of no-ops and the sticky actions, is drawn from a generator of the game's
+    seed; the emulator's own randomness is off.
+    """
+
+    def __init__(self, game: str, config: AtariConfig) -> None:
+        name = _known_game(game)
+        _check_limit(config)
+        self._config = config
+        self._ale = _load_emulator(name)
+        # reset_game() alone lets the game before leak into the next one in about a fifth of all games, Beam Rider among
+        # them. Restoring this state, saved before the first game, and then resetting leaves no trace in any game (tried
+        # on all of ale-py 0.12); loading the ROM again would do as well but takes 0.1 seconds. Saved states of games in
+        # progress are not exact and are used nowhere.
+        self._untouched = self._ale.cloneState(include_rng=True)
+        self._presses_fire = config.fire_on_reset and name in GAMES_WAITING_FOR_FIRE
+        actions = self._ale.getLegalActionSet() if config.all_actions else self._ale.getMinimalActionSet()
+        self._actions = [action.value for action in actions]
+        self._spec = EnvironmentSpec(
+            observation_shape=OBSERVATION_SHAPE,
+            observation_dtype=np.dtype(np.uint8),
+            num_actions=len(actions),
+            action_names=tuple(action.name.lower() for action in actions),
+        )
+        self._latest, self._previous, self._brightest = np.zeros(
+            (3, *self._ale.getScreenDims()), dtype=np.uint8
+        )  # [H, W]
+        self._rng = np.random.default_rng(0)  # replaced by every reset
+        self._held = NOOP  # the action a sticky frame repeats
+        self._frames = 0  # of this game, no-ops included
+        self._lives = 0
+        self._game_over = True  # until the first reset
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        return self._spec
+
+    def reset(self, seed: int) -> Observation:
+        self._rng = np.random.default_rng(seed)
+        self._restart()
+        num_noops = int(self._rng.integers(self._config.noop_max, endpoint=True))
+        for action in [NOOP] * num_noops + [FIRE] * self._presses_fire:
+            self._play_frame(action)
+            if self._game_over:  # many no-ops can lose a game; it is then played from its very start
+                self._restart()
+                break
+        self._lives = self._ale.lives()  # only now: some games (Amidar) count no lives in their first frames
+        self._previous.fill(0)  # so that the first observation is the latest frame alone
+        self._ale.getScreenGrayscale(self._latest)
+        return self._observation()
+
+    def step(self, action: int) -> Step:
+        assert 0 <= action < self._spec.num_actions, action
+        assert not self._game_over, "the game is over; reset comes first"
+        score = self._play_frames(self._actions[action])
+        lives = self._ale.lives()
+        # Always 0 in games without lives. Where the last life is lost before the game is over (Q*bert), that is terminal
+        # and so is the end that follows.
+        is_life_lost = lives < self._lives
+        self._lives = lives
+        is_out_of_time = self._frames >= self._config.max_frames
+        terminated = self._game_over or (is_life_lost and self._config.life_loss_terminal)
+        self._game_over = self._game_over or is_out_of_time
+        return Step(
+            observation=self._observation(),
+            reward=float((score > 0) - (score < 0)) if self._config.clip_rewards else float(score),
+            terminated=terminated,
+            truncated=is_out_of_time,
+            game_over=self._game_over,
+            score=float(score),
+        )
+
+    def render(self) -> NDArray[np.uint8]:
+        """The emulator's screen in colour, of the latest frame alone."""
+        return self._ale.getScreenRGB()
+
+    def close(self) -> None:
+        """Nothing to close: the emulator goes with its object."""
+
+    def _restart(self) -> None:
+        self._ale.restoreState(self._untouched)
+        self._ale.reset_game()
+        self._held = NOOP
+        self._frames = 0
+        self._game_over = False
+
+    def _play_frames(self, action: int) -> int:
+        """Play one step's frames, keep the last two for the observation, and return the sum of their rewards."""
+        num_frames = min(self._config.frame_skip, self._config.max_frames - self._frames)
+        # Sticky actions are drawn for every frame, not for every step, as the emulator itself does it (Machado et al.
+        # 2018): the joystick stays where it was for one frame more.
+        sticks = self._rng.random(num_frames) < self._config.sticky
+        score = 0
+        for index, sticks_here in enumerate(sticks.tolist()):
+            score += self._play_frame(self._held if sticks_here else action)
+            # Reading the screen costs a third of playing a frame, so only two are read. A game that ends earlier in the
+            # skip shows its last frame over the last one read before; nothing is learnt from that picture.
+            if index >= num_frames - 2 or self._game_over:
+                self._previous, self._latest = self._latest, self._previous
+                self._ale.getScreenGrayscale(self._latest)
+            if self._game_over:
+                break
+        return score
+
+    def _play_frame(self, action: int) -> int:
+        reward = self._ale.act(action)
+        self._held = action
+        self._frames += 1
+        self._game_over = self._ale.game_over(with_truncation=False)
+        return reward
+
+    def _observation(self) -> NDArray[np.uint8]:
+        """The pixelwise maximum of the last two frames, which undoes the flicker of sprites, made small.
+
+        Grey first, then the maximum, as Dopamine and Gymnasium do it: Mnih et al. (2015) take the maximum per colour
+        first. The two differ only where both frames show something, in different hues; grey is a third of the work.
+        """
+        from cv2 import INTER_AREA, resize
+
+        np.maximum(self._previous, self._latest, out=self._brightest)
+        # OpenCV splits only pictures of more than 65,536 pixels over threads, so its thread setting, which is global, is
+        # left alone. The result is a new array, which the caller may keep.
+        return np.asarray(resize(self._brightest, OBSERVATION_SHAPE, interpolation=INTER_AREA), dtype=np.uint8)
+
+
+def _check_limit(config: AtariConfig) -> None:
+    first_frames = config.noop_max + config.fire_on_reset
+    if config.max_frames <= first_frames:
+        raise ConfigError(
+            f"atari.max_frames is {config.max_frames}, but the start of a game alone takes up to {first_frames} frames "
+            "(atari.noop_max and atari.fire_on_reset); raise atari.max_frames."
+        )
+
+
+def _known_game(game: str) -> str:
+    try:
+        import cv2  # noqa: F401  needed by every observation; its absence is better noticed here
+        from ale_py import ALEInterface, roms
+    except ImportError as error:
+        raise ConfigError(
+            f"Atari games need the package {error.name}, which is missing; install lambda-replay[atari]."
+        ) from error
+    name = game.lower().replace("-", "_")
+    names = sorted(roms.get_all_rom_ids())
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=3)
+        guess = f"did you mean {' or '.join(f'atari/{match}' for match in close)}?" if close else "try atari/pong."
+        raise ConfigError(f"there is no Atari game {game!r}; {guess}")
+    # The package holds a few games (combat, joust, ...) that its emulator cannot play: it would end the process.
+    if ALEInterface.isSupportedROM(str(roms.get_rom_path(name))) is None:
+        raise ConfigError(f"the Atari game {game!r} needs two players, which the emulator cannot play; try atari/pong.")
+    return name
+
+
+def _load_emulator(name: str) -> ALEInterface:
+    from ale_py import ALEInterface, LoggerMode, roms
+
+    ALEInterface.setLoggerMode(LoggerMode.Error)  # no greeting on standard error
+    ale = ALEInterface()
+    ale.setFloat("repeat_action_probability", 0.0)  # sticky actions are ours
+    ale.setInt("random_seed", 0)  # the default is the clock
+    ale.loadROM(str(roms.get_rom_path(name)))
+    return ale

@@ -1,0 +1,29 @@
+"""From the name of an environment to the environment itself; what each family does lives in its own file."""
+
+from __future__ import annotations
+
+from lambda_replay.config import RunConfig
+from lambda_replay.envs.atari import Atari
+from lambda_replay.envs.flicker import Flicker
+from lambda_replay.envs.interface import Environment
+from lambda_replay.envs.minatar import MinAtar
+
+
+def make_environment(config: RunConfig) -> Environment:
+    """The environment that ``config.env`` names, with the config's preprocessing."""
+    environment = _make_bare(config)
+    return Flicker(environment, config.flicker) if config.flicker > 0 else environment
+
+
+def _make_bare(config: RunConfig) -> Environment:
+    family, _, game = config.env.partition("/")
+    if family == "atari":
+        assert config.atari is not None  # RunConfig sees to it
+        return Atari(game, config.atari)
+    if family == "minatar":
+        assert config.minatar is not None  # RunConfig sees to it
+        return MinAtar(game, config.minatar)
+    # Imported here because Gymnasium takes a third of a second to import, which the two families above do not need.
+    from lambda_replay.envs.gymnasium import GymnasiumEnvironment
+
+    return GymnasiumEnvironment(config.env)

@@ -1,0 +1,237 @@
+"""The loop: environments act into the agent's memory, the agent learns; what happened is yielded, and written down elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lambda_replay.actor import epsilon_greedy
+from lambda_replay.agents import Agent
+from lambda_replay.config import RunConfig
+from lambda_replay.data import Floats
+from lambda_replay.envs import Environment, Step
+from lambda_replay.errors import EnvironmentFault
+from lambda_replay.memory import ReplayMemory
+from lambda_replay.randomness import RandomStreams
+
+SCORE_WINDOW = 100  # completed games whose mean is an agent's score; paper §5
+LARGEST_SEED = 2**31 - 1  # what every environment accepts
+
+
+class GameEnd(NamedTuple):
+    """A whole game ended at ``step`` agent steps of the run; the fields are the columns of episodes.csv."""
+
+    episode: int
+    step: int
+    stream: int
+    score: float
+    length: int
+    seed: int
+    ended: str  # "terminated" or "truncated"
+
+
+class Boundary(NamedTuple):
+    """A refresh (or a copy of the target network) is due next: the moment for a checkpoint."""
+
+    step: int
+
+
+class Learned(NamedTuple):
+    """The agent trained; its metrics, with the scores up to now."""
+
+    step: int
+    metrics: dict[str, float | None]
+
+
+Event = GameEnd | Boundary | Learned
+
+
+@dataclass
+class Game:
+    """A game being played: (seed, actions) is all that is needed to play it again."""
+
+    seed: int
+    actions: list[int] = field(default_factory=list)
+    score: float = 0.0
+
+
+class Loop:
+    """Steps the environments in lock-step and lets the agent learn; ``step`` counts agent steps of all of them."""
+
+    def __init__(
+        self, config: RunConfig, environments: Sequence[Environment], agent: Agent, streams: RandomStreams
+    ) -> None:
+        assert len(environments) == config.envs
+        self.agent = agent
+        self.step = 0
+        self.num_games = 0
+        self.recent_scores: deque[float] = deque(maxlen=SCORE_WINDOW)
+        self.recent_lengths: deque[int] = deque(maxlen=SCORE_WINDOW)
+        self._config, self._environments, self._streams = config, environments, streams
+        self._games: list[Game] = []
+
+    @property
+    def score(self) -> float | None:
+        """Mean score of the last 100 games; None before the first ended."""
+        return sum(self.recent_scores) / len(self.recent_scores) if self.recent_scores else None
+
+    def run(self) -> Iterator[Event]:
+        """Play and learn until the config's steps are done, from wherever the loop stands."""
+        if not self._games:
+            self._games = [self._new_game(stream) for stream in range(self._config.envs)]
+        while self.step < self._config.steps:
+            if self.agent.steps_to_boundary(self.step) == 0:
+                yield Boundary(self.step)
+            metrics = self.agent.learn(self.step)
+            if metrics is not None:
+                yield Learned(self.step, {**self.progress(), **metrics})
+            yield from self._act()
+        yield Learned(self.step, self.progress())
+
+    def progress(self) -> dict[str, float | None]:
+        """Scores and exploration as of now, the first columns of every metrics row."""
+        lengths = self.recent_lengths
+        return {
+            "episodes": self.num_games,
+            "score_mean_100": self.score,
+            "length_mean_100": sum(lengths) / len(lengths) if lengths else None,
+            "epsilon": self.agent.actor.epsilon(self.step),
+        }
+
+    def _act(self) -> Iterator[GameEnd]:
+        memory = self.agent.memory
+        actions, probs = self.agent.actor.act(memory.newest_states(), self.step)  # [streams] each
+        for stream, (action, prob) in enumerate(zip(actions.tolist(), probs.tolist(), strict=True)):
+            step = self._environments[stream].step(action)
+            self._check(step, stream)
+            memory.append(action, step.reward, step.observation, step.terminated, step.truncated, prob, stream)
+            game = self._games[stream]
+            game.actions.append(action)
+            game.score += step.score
+            if step.game_over:
+                yield self._end(stream, "terminated" if step.terminated else "truncated")
+            elif step.terminated or step.truncated:
+                memory.begin(
+                    step.observation, stream
+                )  # a life was lost: the game goes on, for learning it is a new one
+        self.step += len(actions)
+
+    def _end(self, stream: int, ended: str) -> GameEnd:
+        game = self._games[stream]
+        event = GameEnd(self.num_games, self.step + stream + 1, stream, game.score, len(game.actions), game.seed, ended)
+        self.num_games += 1
+        self.recent_scores.append(game.score)
+        self.recent_lengths.append(len(game.actions))
+        self._games[stream] = self._new_game(stream)
+        return event
+
+    def _new_game(self, stream: int) -> Game:
+        game = Game(int(self._streams.envs[stream].integers(LARGEST_SEED)))
+        observation = self._environments[stream].reset(game.seed)
+        self._check_observation(observation, stream)
+        self.agent.memory.begin(observation, stream)
+        return game
+
+    def _check(self, step: Step, stream: int) -> None:
+        if not (math.isfinite(step.reward) and math.isfinite(step.score)):
+            raise EnvironmentFault(
+                f"{self._config.env} returned the reward {step.score} at step {self.step + stream}; "
+                "the run was stopped and what it had is kept."
+            )
+        self._check_observation(step.observation, stream)
+
+    def _check_observation(self, observation: NDArray[Any], stream: int) -> None:
+        if observation.dtype.kind == "f" and not np.isfinite(observation).all():
+            raise EnvironmentFault(
+                f"{self._config.env} returned an observation that is not a number at step {self.step + stream}; "
+                "the run was stopped and what it had is kept."
+            )
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything of the loop itself, as plain values for JSON."""
+        return {
+            "step": self.step,
+            "num_games": self.num_games,
+            "recent_scores": list(self.recent_scores),
+            "recent_lengths": list(self.recent_lengths),
+            "games": [{"seed": game.seed, "actions": list(game.actions), "score": game.score} for game in self._games],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> list[int]:
+        """Go back to a saved state, whose memory is already restored, by playing the open games again.
+
+        Returns the streams whose environment did not repeat its game; they begin a new one.
+        """
+        self.step, self.num_games = state["step"], state["num_games"]
+        self.recent_scores = deque(state["recent_scores"], maxlen=SCORE_WINDOW)
+        self.recent_lengths = deque(state["recent_lengths"], maxlen=SCORE_WINDOW)
+        self._games = [Game(game["seed"], list(game["actions"]), game["score"]) for game in state["games"]]
+        restarted = [stream for stream in range(self._config.envs) if not self._replays(stream)]
+        for stream in restarted:
+            self.agent.memory.abandon(stream)
+            self._games[stream] = self._new_game(stream)
+        return restarted
+
+    def _replays(self, stream: int) -> bool:
+        """Play the stream's game again up to its last action; whether it led to the observation in memory."""
+        game, environment, memory = self._games[stream], self._environments[stream], self.agent.memory
+        observation = environment.reset(game.seed)
+        for number, action in enumerate(game.actions):
+            step = environment.step(action)
+            observation = step.observation
+            if step.game_over and number < len(game.actions) - 1:
+                return False
+        newest = memory.observations[memory.newest_slots()[stream]]
+        return np.array_equal(np.asarray(observation, dtype=newest.dtype), newest)
+
+
+class PlayedGame(NamedTuple):
+    """One game of a fixed policy."""
+
+    score: float
+    length: int
+    seed: int
+    ended: str
+
+
+def play(
+    environment: Environment,
+    q_function: Callable[[NDArray[Any]], Floats],
+    *,
+    history: int,
+    epsilon: float,
+    seed: int,
+    max_steps: int | None = None,
+    on_frame: Callable[[], None] | None = None,
+) -> PlayedGame:
+    """Play one game ε-greedily without learning; ``on_frame`` is called at every state, the last included.
+
+    A game longer than ``max_steps`` is stopped there and counts as truncated.
+    """
+    rng = np.random.default_rng(seed)
+    spec = environment.spec
+    memory = ReplayMemory(history + 1, spec.observation_shape, spec.observation_dtype, history)
+    memory.begin(environment.reset(seed))
+    score, length, ended = 0.0, 0, ""
+    while not ended:
+        if on_frame is not None:
+            on_frame()
+        actions, _ = epsilon_greedy(q_function(memory.newest_states()), epsilon, rng)
+        step = environment.step(int(actions[0]))
+        memory.append(int(actions[0]), step.reward, step.observation, step.terminated, step.truncated)
+        score, length = score + step.score, length + 1
+        if step.game_over:
+            ended = "terminated" if step.terminated else "truncated"
+        elif step.terminated or step.truncated:
+            memory.begin(step.observation)
+        elif length == max_steps:
+            ended = "truncated"
+    if on_frame is not None:
+        on_frame()
+    return PlayedGame(score, length, seed, ended)

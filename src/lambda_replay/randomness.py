@@ -1,0 +1,41 @@
+"""One seed, many named generators; the global random state of Python, NumPy and torch is never read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class RandomStreams:
+    """The generators of one run, independent of each other."""
+
+    envs: tuple[np.random.Generator, ...]  # one per environment: seeds of its games
+    explore: np.random.Generator  # ε-greedy choices
+    blocks: np.random.Generator  # which blocks enter the cache
+    batches: np.random.Generator  # which rows enter a minibatch
+    init: np.random.Generator  # the network's first weights
+    evaluate: np.random.Generator  # games played outside of training
+
+    def get_state(self) -> dict[str, Any]:
+        """Where every stream stands, as plain values for JSON."""
+        named = {name: stream.bit_generator.state for name, stream in vars(self).items() if name != "envs"}
+        return {**named, "envs": [stream.bit_generator.state for stream in self.envs]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go back to where every stream stood."""
+        for name, stream in vars(self).items():
+            for generator, saved in (
+                zip(stream, state[name], strict=True) if name == "envs" else [(stream, state[name])]
+            ):
+                generator.bit_generator.state = saved
+
+
+def make_streams(seed: int, num_envs: int) -> RandomStreams:
+    """The streams of a seed; a stream's numbers do not depend on how many environments there are."""
+    env, *others = np.random.SeedSequence(seed).spawn(6)
+    explore, blocks, batches, init, evaluate = (np.random.default_rng(child) for child in others)
+    envs = tuple(np.random.default_rng(child) for child in env.spawn(num_envs))
+    return RandomStreams(envs, explore, blocks, batches, init, evaluate)

@@ -1,0 +1,83 @@
+"""What a run will need of memory and disk, said before any of it is taken."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lambda_replay.checkpoints import spare_slots
+from lambda_replay.config import RunConfig
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import ConfigError
+
+SLOT_FIELDS_BYTES = 4 + 4 + 4 + 1 + 1  # action, reward, probability, terminated, frames
+CACHE_ROW_BYTES = 8 + 4 + 4 + 4  # slot, action, return, TD error
+PROCESS_BYTES = 600_000_000  # Python, torch and the environments, measured on the Atari network
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes a run needs; the replay memory is in one of the two, by ``memory.storage``."""
+
+    replay_bytes: int
+    cache_bytes: int
+    ram_bytes: int
+    disk_bytes: int
+
+
+def estimate(config: RunConfig, spec: EnvironmentSpec) -> Needs:
+    """What a run of this config will need."""
+    spare = spare_slots(config.checkpoint_interval, config.envs)
+    slots = config.envs * (config.memory.capacity // config.envs + spare)
+    observation_bytes = math.prod(spec.observation_shape) * np.dtype(spec.observation_dtype).itemsize
+    replay = slots * (observation_bytes + SLOT_FIELDS_BYTES)
+    cache = 0
+    if config.cache is not None:
+        states = config.cache.num_blocks * (config.cache.block_length + config.cache.tail + 1)
+        cache = config.cache.size * CACHE_ROW_BYTES + states * spec.num_actions * 4
+    on_disk = config.memory.storage == "disk"
+    return Needs(replay, cache, PROCESS_BYTES + cache + (0 if on_disk else replay), replay if on_disk else 0)
+
+
+def check_room(config: RunConfig, spec: EnvironmentSpec, path: Path) -> None:
+    """Refuse a run that does not fit, saying how much is needed and what to lower."""
+    needs = estimate(config, spec)
+    free_disk = shutil.disk_usage(_existing_parent(path)).free
+    if needs.disk_bytes > free_disk:
+        raise ConfigError(
+            f"the replay memory needs {in_words(needs.disk_bytes)} of disk, but {in_words(free_disk)} are free there; "
+            f"lower memory.capacity ({config.memory.capacity}) or give an --out with more room."
+        )
+    free_ram = available_ram()
+    if needs.ram_bytes > free_ram:
+        remedy = "memory.capacity" if config.memory.storage == "ram" else "cache.size"
+        raise ConfigError(
+            f"this run needs {in_words(needs.ram_bytes)} of memory, but {in_words(free_ram)} are free; lower {remedy}."
+        )
+
+
+def available_ram() -> int:
+    """Bytes of memory that a new process can have."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # not Linux: all of it, as nothing better is known
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def in_words(num_bytes: float) -> str:
+    """A number of bytes for people: 7.07 GB."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    raise AssertionError
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in [path.absolute(), *path.absolute().parents] if parent.exists())

@@ -1,0 +1,61 @@
+"""Pure mathematics of multi-step returns over blocks of contiguous steps; which values and traces to put in is the estimators' choice."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lambda_replay.data import Booleans, Floats
+
+
+def backward_returns(
+    rewards: Floats, discounts: Floats, next_values: Floats, next_baselines: Floats, next_traces: Floats
+) -> Floats:
+    """Per-decision returns of every step of every block, by one recursion backwards in time.
+
+    G_t = r_t + γ_t · [ V_{t+1} + c_{t+1} · (G_{t+1} − b_{t+1}) ],      G_{L−1} = r_{L−1} + γ_{L−1} · V_L
+
+    Paper eq. (3) for b = V and c = λ; Munos et al. 2016 eq. (3) for b = Q(s', a'). The block's last step has no
+    correction, because no return of its successor is known. See deviations.md #3.
+
+    Arguments are [..., K, L], index t of the ``next_`` ones belonging to t+1; leading axes broadcast, so that many
+    candidate λ cost one pass. ``next_traces`` is 0 where the episode ends at t.
+    """
+    shape = np.broadcast_shapes(rewards.shape, next_values.shape, next_baselines.shape, next_traces.shape)
+    by_time = [_by_time(array, shape) for array in (rewards, discounts, next_values, next_baselines, next_traces)]
+    returns = np.empty((shape[-1], *shape[:-1]), dtype=np.result_type(rewards, next_values))  # [L, ..., K]
+    following: Floats | None = None
+    for t in range(shape[-1] - 1, -1, -1):
+        reward, discount, next_value, next_baseline, next_trace = (array[t] for array in by_time)
+        bootstrap = next_value if following is None else next_value + next_trace * (following - next_baseline)
+        following = reward + discount * bootstrap
+        returns[t] = following
+    return np.moveaxis(returns, 0, -1)
+
+
+def _by_time(array: Floats, shape: tuple[int, ...]) -> Floats:
+    """The array with time as its first axis, its other axes broadcastable to ``shape`` and contiguous for speed."""
+    full_time = np.broadcast_to(array, (*array.shape[:-1], shape[-1]))
+    return np.ascontiguousarray(np.moveaxis(full_time, -1, 0))
+
+
+def nstep_returns(rewards: Floats, discounts: Floats, next_values: Floats, continues: Booleans, n: int) -> Floats:
+    """n-step returns of every step, shortened where the block or the episode ends first.
+
+    G ← r_{t+i} + γ_{t+i} · [ (1−w) · V_{t+i+1} + w · G ],   i = n−1 … 0,
+    w = 0 at lag n−1, at the block's last step and where the episode ends at t+i, else 1.   Paper eq. (1), footnote 2.
+
+    All arguments are [K, L]; index t of ``next_values`` belongs to t+1.
+    """
+    length = rewards.shape[1]
+    longest = min(n, length)
+    returns = np.empty_like(next_values)  # [K, L]
+    for lag in range(longest - 1, -1, -1):
+        starts = slice(0, length - lag)
+        later = slice(lag, length)
+        goes_on = continues[:, later].copy()  # [K, L − lag]
+        goes_on[:, -1] = False
+        if lag == longest - 1:
+            goes_on[:] = False
+        bootstrap = np.where(goes_on, returns[:, starts], next_values[:, later])
+        returns[:, starts] = rewards[:, later] + discounts[:, later] * bootstrap
+    return returns
