@@ -3,6 +3,7 @@
 PYTHON  ?= python3
 BIN     := .venv/bin
 STAMP   := .venv/.setup-complete
+BEGUN   := .venv/.setup-begun
 PIP     := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
 LOG     := .venv/setup.log
 WORKERS ?= 2
@@ -25,16 +26,18 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv with everything in it (all extras and the tools of development)
 	@:
 
-# The stamp is written last, so an interrupted set-up is simply done again. Torch goes first, by its exact version.
+# BEGUN becomes the stamp at the very end. If it is found at the start, the last set-up was interrupted and .venv is not
+# to be trusted: it is emptied first. Torch goes first, by its exact version.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lambda-replay needs Python 3.11 \
 	or newer, and $(PYTHON) is not; name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up .venv: a few minutes the first time, and 2 GB on disk. Its log is $(LOG)."
 	@rm -f $@
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv $$(test ! -e $(BEGUN) || echo --clear) .venv
+	@touch $(BEGUN)
 	@{ $(PIP) "$$(grep '^torch==' constraints.txt)" && $(PIP) -e '.[all,dev]'; } >$(LOG) 2>&1 || \
-		{ tail -n 20 $(LOG); echo "The set-up failed; make clean starts afresh."; exit 1; } >&2
-	@touch $@
+		{ rm $(BEGUN); tail -n 20 $(LOG); echo "The set-up failed; make clean starts afresh."; exit 1; } >&2
+	@mv $(BEGUN) $@ && touch $@
 
 demo: setup ## train DQN(λ) on MinAtar Breakout for a few minutes; leaves a learning curve and an animation
 	@out=$(DEMO_OUT); number=1; \

@@ -585,4 +585,5 @@ def test_nineteen_state_random_walk(lambda_: float, step_size: float, expected: 
             target = np.where(is_step, returns[:, t], 0)
             values[rows, state] += np.where(is_step, step_size * (target - values[rows, state]), 0)
         errors.append(np.sqrt(np.mean((values[:, 1:-1] - true_values) ** 2, axis=1)).mean())
+    # 0.003 for the table's own 400 repetitions and as much again for these
     assert np.mean(errors) == pytest.approx(expected, abs=0.006)

@@ -21,9 +21,11 @@ SERIALIZER = "pick" + "le"  # Python's own; reading it executes code. Never spel
 
 # Rooms from top to bottom. A room imports from lower layers only, and from itself if it is a folder: no siblings.
 LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"__main__"}),
     frozenset({"cli"}),
     frozenset({"studies", "analysis"}),
     frozenset({"runner"}),
+    frozenset({"loop", "policies", "resources"}),
     frozenset({"runs", "checkpoints"}),
     frozenset({"agents"}),
     frozenset({"__init__"}),  # `lambda_replay` itself
@@ -31,7 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cache", "learner", "actor"}),
     frozenset({"estimators", "memory", "networks", "schedules", "envs"}),
     frozenset({"presets"}),
-    frozenset({"returns", "data", "config", "randomness"}),
+    frozenset({"returns", "data", "config", "randomness", "files"}),
     frozenset({"errors"}),
 )
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}

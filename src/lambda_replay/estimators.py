@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from lambda_replay.data import Block, Booleans, Floats
+from lambda_replay.data import NO_ACTION, Block, Booleans, Floats
 from lambda_replay.errors import ConfigError
 from lambda_replay.returns import backward_returns, nstep_returns
 
@@ -173,7 +173,8 @@ class Retrace:
     __call__, __repr__ = _returns_alone, _lambda_spelling
 
     def explain(self, block: Block) -> Explanation:
-        ratios = policy_probs(block, self.epsilon) / block.behaviour_probs[:, 1:]
+        behaviour = np.where(block.actions[:, 1:] == NO_ACTION, _like(block, 1), block.behaviour_probs[:, 1:])
+        ratios = policy_probs(block, self.epsilon) / behaviour
         traces = _like(block, self.lambda_) * np.minimum(_like(block, 1), ratios)
         return _traced(block, policy_values(block, self.epsilon), block.action_values[:, 1:], traces)
 
@@ -243,9 +244,9 @@ class Bounded:
 
     def explain(self, block: Block) -> Explanation:
         zeros, ones = np.zeros(len(block.rewards)), np.ones(len(block.rewards))  # [K]
-        has_search = self._satisfies(block, zeros)  # where even λ = 0 breaks the bound, λ stays 0
-        is_free = has_search & self._satisfies(block, ones)  # where λ = 1 keeps the bound, λ is 1
-        low, high = np.where(is_free, ones, zeros), np.where(has_search, ones, zeros)  # low satisfies the bound
+        is_free = self._satisfies(block, ones)  # where λ = 1 keeps the bound, λ is 1
+        has_search = ~is_free & self._satisfies(block, zeros)  # where even λ = 0 breaks the bound, λ is 0
+        low, high = np.where(is_free, ones, zeros), np.where(is_free | has_search, ones, zeros)
         for _ in range(BOUNDED_SEARCH_DEPTH):
             middle = (low + high) / 2
             is_satisfied = self._satisfies(block, middle) | ~has_search

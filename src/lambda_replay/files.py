@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -13,14 +14,24 @@ from torch import Tensor
 from lambda_replay.errors import DamageError
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to that takes the place of ``path`` when all went well, and is removed when it did not."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        yield temporary
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors so that the file is there whole or not at all."""
-    temporary = path.with_name(path.name + ".part")
-    save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
-    with temporary.open("r+b") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
+    with replacing(path) as temporary:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -35,13 +46,8 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all, also after a crash."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def sync_directory(path: Path) -> None:

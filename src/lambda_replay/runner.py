@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from lambda_replay.checkpoints import (
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, make_environment
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import save_tensors
+from lambda_replay.files import load_tensors, save_tensors
 from lambda_replay.loop import Boundary, Event, GameEnd, Learned, Loop
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import check_room
@@ -142,7 +142,6 @@ def resume_run(
     if config.checkpoint_every == 0:
         raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
     if not saved_steps(path):
-        _refuse_if_lost(path)
         shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
         shutil.rmtree(path / MEMORY, ignore_errors=True)
         return Run(path, config, make_environments(config), network)
@@ -158,13 +157,6 @@ def resume_run(
     return run
 
 
-def _refuse_if_lost(path: Path) -> None:
-    """A directory with unfinished checkpoints only, although one had been finished, has lost something."""
-    log = path / "metrics.jsonl"
-    if all_steps(path) and log.exists() and log.stat().st_size > 0 and len(all_steps(path)) > 1:
-        raise DamageError(f"no checkpoint of {path} is sound; start the run again with: lambda-replay train --config …")
-
-
 def _newest_sound(path: Path, agent: Agent, on_damage: Callable[[str], None]) -> int:
     for step in saved_steps(path):
         damage = list(check_checkpoint(path, step, agent.memory))
@@ -175,6 +167,47 @@ def _newest_sound(path: Path, agent: Agent, on_damage: Callable[[str], None]) ->
     raise DamageError(
         f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
     )
+
+
+class Finding(NamedTuple):
+    """One thing that ``verify_run`` looked at."""
+
+    what: str
+    is_sound: bool
+    sentence: str
+
+
+def verify_run(path: Path) -> list[Finding]:
+    """What is sound in a run directory and what is not; nothing is changed, except that nothing may be running in it."""
+    config = read_config(path)
+    findings = [Finding("config.json", True, "read")]
+    if is_finished(path):
+        findings.append(_verify_weights(path))
+    steps = saved_steps(path)
+    if not steps:
+        state = "finished" if is_finished(path) else "not finished, and there is no checkpoint: resume starts afresh"
+        return [*findings, Finding("checkpoints", True, f"none; the run is {state}")]
+    lock = RunLock(path)
+    try:
+        memory = Run(path, config, make_environments(config), network=None).agent.memory
+        for step in steps:
+            damage = list(check_checkpoint(path, step, memory))
+            findings += [Finding(f"checkpoint {step}", False, sentence) for sentence in damage]
+            if not damage:
+                findings.append(Finding(f"checkpoint {step}", True, "every checksum fits, the replay memory's too"))
+    except DamageError as error:
+        findings.append(Finding("memory", False, str(error)))
+    finally:
+        lock.release()
+    return findings
+
+
+def _verify_weights(path: Path) -> Finding:
+    try:
+        load_tensors(path / WEIGHTS)
+    except DamageError as error:
+        return Finding(WEIGHTS, False, str(error))
+    return Finding(WEIGHTS, True, "readable")
 
 
 def make_environments(config: RunConfig) -> list[Environment]:

@@ -48,6 +48,12 @@ def run_strip(scores: Floats, style: ArmStyle, domain: Domain) -> str:
     return _picture([_rail(), *dots, *mean])
 
 
+def scale(values: tuple[float, ...], domain: Domain) -> str:
+    """Numbers under a column of pictures."""
+    texts = [f'<text x="{_percent(value, domain)}" y="12" text-anchor="middle">{value:g}</text>' for value in values]
+    return _picture(texts)
+
+
 def padded(values: Floats) -> Domain:
     """The range of the values and a little more, so that no dot is cut off; NaN is left out."""
     known = values[~np.isnan(values)]

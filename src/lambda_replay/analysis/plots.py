@@ -1,4 +1,4 @@
-"""Pictures for files: a run's learning curve, and a study's figures as PNG, PDF and CSV; the numbers are made elsewhere.
+"""Pictures for files: a run's learning curve, and a study's figures as PNG, PDF and CSV; no numbers are made here.
 
 Figures are made with matplotlib's objects, never with pyplot, so no global state and no window system is touched.
 """
@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def plot_run(run_directory: Path, out_png: Path) -> Path:
         axes.set_xlim(0, max(config.get("steps", 0), episodes.steps[-1] if len(episodes.steps) else 1))
         _format_steps(axes)
 
-    return write_atomically(out_png, _render(draw, (8.0, 4.5), "png"))
+    return write_atomically(out_png, _render(draw, (8.0, 4.5), ["png"])["png"])
 
 
 def run_title(config: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ def write_figures(summary: StudySummary, directory: Path) -> list[Path]:
 def _write_curves(
     environments: Sequence[EnvironmentSummary], axis: Axis, styles: dict[str, ArmStyle], stem: Path
 ) -> list[Path]:
-    columns = min(3, len(environments))
+    columns = 2 if len(environments) in (2, 4) else min(3, len(environments))
     rows = math.ceil(len(environments) / columns)
     size = (7.0, 4.6) if len(environments) == 1 else (4.2 * columns, 3.1 * rows + 0.7)
 
@@ -115,21 +115,24 @@ def _write_curves(
 def _write_figure(
     stem: Path, draw: Callable[[Any], None], size: tuple[float, float], rows: list[list[object]]
 ) -> list[Path]:
-    pictures = [
-        write_atomically(stem.with_name(f"{stem.name}.{kind}"), _render(draw, size, kind)) for kind in ("png", "pdf")
-    ]
-    return [*pictures, write_csv(stem.with_name(f"{stem.name}.csv"), rows)]
+    pictures = _render(draw, size, ("png", "pdf"))
+    paths = [write_atomically(stem.with_name(f"{stem.name}.{kind}"), content) for kind, content in pictures.items()]
+    return [*paths, write_csv(stem.with_name(f"{stem.name}.csv"), rows)]
 
 
-def _render(draw: Callable[[Any], None], size: tuple[float, float], kind: Literal["png", "pdf"]) -> bytes:
-    """The bytes of a picture; the same numbers give the same bytes, so no date is put into them."""
+def _render(draw: Callable[[Any], None], size: tuple[float, float], kinds: Sequence[str]) -> dict[str, bytes]:
+    """A picture in each of the formats; the same numbers give the same bytes, so no date is put into them."""
     matplotlib = load_extra("matplotlib")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS, "backend": "agg"}):
         figure = load_extra("matplotlib.figure").Figure(figsize=size, dpi=DPI, layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
         draw(figure)
-        content = io.BytesIO()
-        metadata = {"CreationDate": None} if kind == "pdf" else None
-        figure.savefig(content, format=kind, metadata=metadata)
+        return {kind: _save(figure, kind) for kind in kinds}
+
+
+def _save(figure: Any, kind: str) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
     return content.getvalue()
 
 
@@ -138,13 +141,13 @@ def _draw_run(axes: Any, episodes: Episodes) -> None:
         axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color="#57606a")
         return
     stride = max(1, math.ceil(len(episodes.steps) / MOST_DOTS))
-    opacity = float(np.clip(60 / math.sqrt(len(episodes.steps)) / 10, 0.06, 0.5))
+    opacity = float(np.clip(12 / math.sqrt(len(episodes.steps)), 0.1, 0.6))
     means = scores.recent_means(episodes.scores)
     color = "#0072b2"
     axes.scatter(
         episodes.steps[::stride],
         episodes.scores[::stride],
-        s=5,
+        s=7,
         color=color,
         alpha=opacity,
         linewidths=0,
@@ -173,11 +176,15 @@ def _draw_environment(axes: Any, environment: EnvironmentSummary, axis: Axis, st
     axes.set_xlabel(AXIS_LABELS[axis])
     axes.set_ylabel("score, last 100 episodes")
     grid = environment.grids[axis]
+    if axis == "hours" and grid[-1] < 1:
+        grid = 60 * grid
+        axes.set_xlabel("minutes of training")
     for arm in environment.arms:
         curve = arm.curves[axis]
         if curve.count.any():
             _draw_curve(axes, grid, curve, label=arm.arm, style=styles[arm.arm])
     axes.set_xlim(0, grid[-1])
+    axes.locator_params(nbins=6)
     if axis == "steps":
         _format_steps(axes)
 
@@ -205,9 +212,9 @@ def _draw_aggregate(figure: Any, summary: StudySummary, styles: dict[str, ArmSty
     left.set_yticks(range(len(results)), [result.arm for result in results])
     left.set_ylim(-0.6, len(results) - 0.4)
     left.set_title("Normalised score")
-    left.set_xlabel("interquartile mean, 95 % interval")
+    left.set_xlabel("interquartile mean, 95% interval")
     right.set_title(f"Better than {summary.study.baseline}")
-    right.set_xlabel("probability, 95 % interval")
+    right.set_xlabel("probability, 95% interval")
     right.set_xlim(-0.02, 1.02)
     right.axvline(0.5, color="#8b939c", linewidth=1, linestyle=(0, (2, 2)))
     for axes in (left, right):

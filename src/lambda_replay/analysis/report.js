@@ -23,11 +23,17 @@
 
   const sayPosition = (axis, value) => (axis === "steps" ? `${withCommas(value, 0)} steps` : sayTime(value));
 
-  // Round steps of 1, 2 or 5 that cover low to high with about `wanted` ticks.
+  // What the horizontal axis counts; training of less than an hour is counted in minutes.
+  const unitOf = (end) =>
+    shown.axis === "steps"
+      ? { title: "agent steps", factor: 1 }
+      : end < 1 ? { title: "minutes of training", factor: 60 } : { title: "hours of training", factor: 1 };
+
+  // Steps of 1, 2, 2.5 or 5 that cover low to high with about `wanted` ticks.
   const niceTicks = (low, high, wanted) => {
     const raw = (high - low) / wanted;
     const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw * 0.999);
+    const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw * 0.999);
     const first = Math.ceil(low / step - 1e-9);
     const last = Math.floor(high / step + 1e-9);
     return Array.from({ length: last - first + 1 }, (_, index) => +((first + index) * step).toPrecision(12));
@@ -35,7 +41,8 @@
 
   const tickDecimals = (ticks) => {
     const step = ticks.length > 1 ? ticks[1] - ticks[0] : 1;
-    return Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+    return Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) < 1e-6 ? digits : digits + 1; // 0.25
   };
 
   // --- drawing -------------------------------------------------------------------------------------------------
@@ -115,22 +122,23 @@
       draw("line", { x1: left, x2: right, y1: y(tick), y2: y(tick), class: "gridline" }, svg);
       draw("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, svg, withCommas(tick, tickDecimals(scoreTicks)));
     }
-    const positionTicks = niceTicks(0, panel.end, right - left > 480 ? 8 : 4);
+    const unit = unitOf(panel.end);
+    const positionTicks = niceTicks(0, panel.end * unit.factor, right - left > 480 ? 8 : 4);
     for (const tick of positionTicks) {
-      const place = left + (tick / panel.end) * (right - left);
+      const place = left + (tick / unit.factor / panel.end) * (right - left);
       const label = shown.axis === "steps" ? shortSteps(tick) : withCommas(tick, tickDecimals(positionTicks));
       draw("line", { x1: place, x2: place, y1: bottom, y2: bottom + 5, class: "axis" }, svg);
       draw("text", { x: place, y: bottom + 19, "text-anchor": "middle" }, svg, label);
     }
     draw("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" }, svg);
-    const title = shown.axis === "steps" ? "agent steps" : "hours of training";
-    draw("text", { x: (left + right) / 2, y: bottom + 40, "text-anchor": "middle" }, svg, title);
+    draw("text", { x: (left + right) / 2, y: bottom + 40, "text-anchor": "middle" }, svg, unit.title);
     draw("text", { x: 12, y: (top + bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + bottom) / 2})` }, svg, "score");
   };
 
-  const drawThreshold = (svg, frame, threshold, decimals, y) => {
+  const drawThreshold = (svg, frame, { threshold, meaning }, y) => {
     if (threshold === null) return;
     draw("line", { x1: frame.left, x2: frame.right, y1: y(threshold), y2: y(threshold), class: "threshold" }, svg);
+    if (frame.right > WIDE) draw("text", { x: frame.left + 6, y: y(threshold) - 6 }, svg, meaning);
   };
 
   const redraw = (chart) => {
@@ -154,7 +162,7 @@
     const x = (index) => frame.left + ((index + 1) / panel.points) * (frame.right - frame.left);
     const y = (score) => frame.bottom - ((score - low) / (high - low)) * (frame.bottom - frame.top);
     drawAxes(svg, frame, panel, y);
-    drawThreshold(svg, frame, data.threshold, data.decimals, y);
+    drawThreshold(svg, frame, data, y);
     for (const { curve, arm } of curves) draw("path", { d: bandAround(curve, x, y), class: "band", fill: `var(--arm-${arm})` }, svg);
     for (const item of curves) drawCurve(svg, item, x, y);
     const cursor = draw("g", { class: "cursor" }, svg);

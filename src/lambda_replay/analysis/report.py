@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -43,7 +44,7 @@ def render_report(summary: StudySummary, directory: Path) -> str:
     styles = arm_styles(summary.study.arms, summary.study.baseline)
     panels = [sections.panel(summary, index, styles) for index in range(len(summary.environments))]
     return Template(_read("report.html")).substitute(
-        title=sections.escape(f"{summary.study.name} · lambda-replay study"),
+        title=escape(f"{summary.study.name} · lambda-replay study"),
         style=_colours(styles) + _read("report.css"),
         header=sections.header(summary),
         summary=sections.summary_section(summary, styles),
@@ -61,14 +62,17 @@ def chart_data(summary: StudySummary, styles: Mapping[str, ArmStyle]) -> dict[st
     """What report.js draws: arms with their dashes, and for each environment and axis a curve for each arm."""
     return {
         "arms": [{"name": arm, "dash": styles[arm].dash} for arm in summary.study.arms],
-        "environments": [_environment_data(environment) for environment in summary.environments],
+        "environments": [
+            _environment_data(environment, summary.study.baseline) for environment in summary.environments
+        ],
     }
 
 
-def _environment_data(environment: EnvironmentSummary) -> dict[str, Any]:
+def _environment_data(environment: EnvironmentSummary, baseline: str) -> dict[str, Any]:
     return {
         "decimals": wording.decimals_of(environment),
         "threshold": _rounded(environment.threshold),
+        "meaning": wording.threshold_meaning(environment, baseline),
         **{
             axis: {
                 "end": float(environment.grids[axis][-1]),

@@ -49,12 +49,13 @@ def _entry(run: RunSummary, style: ArmStyle, digits: int, directory: Path) -> st
     ]
     shown = facts if run.num_episodes else facts[:1]
     reason = f'<p class="reason">{escape(record.reason)}</p>' if record.reason else ""
-    return f"""<details class="run"><summary><span class="who">{swatch(style)}{escape(record.arm)} · seed {record.seed}</span>
-{"".join(shown)}</summary>
-{reason}<p class="path"><code>{escape(Path(os.path.relpath(record.path, directory)).as_posix())}</code> ·
+    path = Path(os.path.relpath(record.path, directory)).as_posix()
+    return f"""<details class="run"><summary>
+<span class="who">{swatch(style)}{escape(record.arm)} · seed {record.seed}</span>{"".join(shown)}</summary>
+{reason}<p class="path"><code>{escape(path)}</code> ·
 {wording.count(run.num_episodes, "episode")}</p>
 <div class="columns">
-<div><h4>Settings</h4>{_values(run.settings, "As the study’s defaults.")}</div>
+<div><h4>Settings</h4>{_values(run.settings, "No differences.")}</div>
 <div><h4>Provenance</h4>{_values(run.provenance, "Nothing recorded yet.")}</div>
 </div></details>"""
 

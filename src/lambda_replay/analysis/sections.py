@@ -1,4 +1,4 @@
-"""The parts of the report as HTML; words and digits are chosen in wording.py, looks in report.css, runs are in run_log.py."""
+"""The parts of the report as HTML; words and digits come from wording.py, looks from report.css."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from html import escape
 import numpy as np
 
 from lambda_replay.analysis import wording
-from lambda_replay.analysis.graphics import Domain, interval_bar, padded, run_strip, swatch
+from lambda_replay.analysis.graphics import Domain, interval_bar, padded, run_strip, scale, swatch
 from lambda_replay.analysis.palette import ArmStyle
 from lambda_replay.analysis.statistics import Estimate
 from lambda_replay.analysis.summary import ArmAggregate, ArmSummary, EnvironmentSummary, StudySummary
 from lambda_replay.analysis.tables import slug
 
 Styles = Mapping[str, ArmStyle]
+PROBABILITIES: Domain = (-0.06, 1.06)
 MARKS = {"above": ("▲", "clearly above the baseline"), "below": ("▼", "clearly below the baseline")}
 
 
@@ -38,10 +39,10 @@ def header(summary: StudySummary) -> str:
 
 def summary_section(summary: StudySummary, styles: Styles) -> str:
     """Who wins where, by how much and how surely: sentences, then one table."""
-    sentences = " ".join(map(escape, wording.overall_sentences(summary)))
+    sentences = " ".join(wording.overall_sentences(summary))
     findings = [
-        f"<li><b>{escape(environment.environment)}</b> "
-        f"{escape(wording.environment_sentence(environment, summary.study.baseline))}</li>"
+        f"<li><b>{escape(environment.environment)}:</b> "
+        f"{wording.environment_sentence(environment, summary.study.baseline)}</li>"
         for environment in summary.environments
     ]
     return f"""<section id="summary">
@@ -51,8 +52,9 @@ def summary_section(summary: StudySummary, styles: Styles) -> str:
 {lines(findings)}
 </ul>
 {_score_table(summary, styles)}
-<p class="note">Mean final score ± standard error over runs; bold is the highest of its column. ▲ and ▼: the 95 % interval of the
-difference from {escape(summary.study.baseline)} lies wholly above or below zero. {escape(wording.chance_sentence(summary))}</p>
+<p class="note">Mean final score ± standard error over runs; bold is the highest of its column. ▲ and ▼: the 95%
+interval of the difference from {escape(summary.study.baseline)} lies wholly above or below zero.
+{wording.chance_sentence(summary)}</p>
 </section>"""
 
 
@@ -66,15 +68,18 @@ def aggregate_section(summary: StudySummary, styles: Styles) -> str:
     baseline = escape(summary.study.baseline)
     return f"""<section id="aggregate">
 <h2>All environments together</h2>
-<p class="note">Scores are normalised within each environment: 0 is random play, 1 is the mean of the best arm. The interquartile
-mean is the mean of the middle half of all runs. The probability is that of a run of the arm scoring higher than a run of
-{baseline} in the same environment; 0.5 is a draw. Bars are 95 % bootstrap intervals.</p>
+<p class="note">Scores are normalised within each environment: 0 is random play, 1 is the mean of the best arm. The
+interquartile mean is the mean of the middle half of all runs. The probability is that of a run of the arm scoring
+higher than a run of {baseline} in the same environment; 0.5 is a draw. Bars are 95% bootstrap intervals.</p>
 <div class="scroll"><table class="aggregate">
 <thead><tr><th scope="col">Arm</th><th scope="col" colspan="2">Interquartile mean</th>
 <th scope="col" colspan="2">Better than {baseline}</th></tr></thead>
 <tbody>
 {lines(rows)}
-</tbody></table></div>
+</tbody>
+<tfoot><tr><td></td><td class="graphic">{scale((0.0, 0.5, 1.0), domain)}</td><td></td>
+<td class="graphic">{scale((0.0, 0.5, 1.0), PROBABILITIES)}</td><td></td></tr></tfoot>
+</table></div>
 {_not_aggregated(summary)}
 {file_links("aggregate")}
 </section>"""
@@ -90,7 +95,7 @@ def toolbar(summary: StudySummary, styles: Styles) -> str:
     return f"""<div class="toolbar">
 <div class="switch" role="group" aria-label="Horizontal axis">
 <button type="button" data-axis="steps" aria-pressed="true">Steps</button>
-<button type="button" data-axis="hours" aria-pressed="false"{"" if timed else " disabled"}>Hours</button>
+<button type="button" data-axis="hours" aria-pressed="false"{"" if timed else " disabled"}>Time</button>
 </div>
 <div class="arms" role="group" aria-label="Arms shown">
 {lines(arms)}
@@ -127,7 +132,7 @@ def panel(summary: StudySummary, index: int, styles: Styles) -> str:
 
 def method_section(summary: StudySummary) -> str:
     """How the numbers are made."""
-    items = [f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in wording.method(summary)]
+    items = [f"<dt>{term}</dt><dd>{text}</dd>" for term, text in wording.method(summary)]
     return f"""<section id="method">
 <h2>How the numbers are made</h2>
 <dl class="method">
@@ -142,9 +147,9 @@ def file_links(*names: str) -> str:
         " ".join(f'<a href="figures/{escape(name)}.{kind}">{label}</a>' for kind, label in _FILE_KINDS)
         for name in names
     ]
-    words = [f"{name.rpartition('-')[2]}: " if len(names) > 1 else "" for name in names]
+    words = [f"over {name.rpartition('-')[2]}: " if len(names) > 1 else "" for name in names]
     texts = [escape(word) + link for word, link in zip(words, links, strict=True)]
-    return f'<p class="files">{" · ".join(texts)}</p>' if names else ""
+    return f'<p class="files">Figure {" · ".join(texts)}</p>' if names else ""
 
 
 def lines(parts: Iterable[str]) -> str:
@@ -155,7 +160,7 @@ _FILE_KINDS = (("png", "PNG"), ("pdf", "PDF"), ("csv", "CSV"))
 
 
 def _state(summary: StudySummary) -> str:
-    sentences = " ".join(map(escape, wording.state_sentences(summary)))
+    sentences = " ".join(wording.state_sentences(summary))
     total = len(summary.study.runs)
     if summary.num_finished == total:
         return f'<p class="facts">{sentences}</p>'
@@ -207,7 +212,7 @@ def _aggregate_row(result: ArmAggregate, style: ArmStyle, baseline: str, domain:
     if chance is None:
         cells += f'<td class="graphic"></td><td class="absent">{"baseline" if result.arm == baseline else "–"}</td>'
     else:
-        bar = interval_bar(chance, style, padded(np.array([0.0, 1.0])), reference=0.5)
+        bar = interval_bar(chance, style, PROBABILITIES, reference=0.5)
         cells += f'<td class="graphic">{bar}</td><td>{_with_interval(chance, 2)}</td>'
     return f'<tr><th scope="row">{_name(result.arm, style)}</th>{cells}</tr>'
 
@@ -217,7 +222,8 @@ def _not_aggregated(summary: StudySummary) -> str:
     absent = [arm for arm in summary.study.arms if arm not in ready]
     if not absent:
         return ""
-    return f'<p class="note">Not here, for want of a finished run in every environment: {escape(wording.listed(absent))}.</p>'
+    names = wording.listed([wording.bold(arm) for arm in absent])
+    return f'<p class="note">Not here, for want of a finished run in every environment: {names}.</p>'
 
 
 def _arm_row(arm: ArmSummary, environment: EnvironmentSummary, style: ArmStyle) -> str:

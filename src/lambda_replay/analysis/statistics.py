@@ -21,7 +21,7 @@ RESAMPLES = 5_000  # of every bootstrap; the intervals' ends are then steady to 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % confidence interval, NaN where the runs are too few for one."""
+    """A number and its 95% confidence interval, NaN where the runs are too few for one."""
 
     value: float
     low: float

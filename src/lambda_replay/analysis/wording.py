@@ -1,8 +1,12 @@
-"""Numbers and results in words: formats, verdicts and the sentences of a report's summary, as plain text."""
+"""Numbers and results in words: formats, verdicts and the sentences of a report's summary; where they stand is decided elsewhere.
+
+Sentences are HTML only in so far as names are escaped and bold.
+"""
 
 from __future__ import annotations
 
 import math
+from html import escape
 from typing import Literal
 
 import numpy as np
@@ -62,12 +66,14 @@ def steps(count: float) -> str:
 
 
 def hours(value: float) -> str:
-    """41 s, 12 min, 1.4 h."""
+    """41 s, 3.4 min, 12 min, 1.4 h."""
     if math.isnan(value):
         return UNKNOWN
     if value < 1 / 60:
         return f"{value * 3600:.0f} s"
-    return f"{value * 60:.0f} min" if value < 1 else f"{value:.1f} h"
+    if value < 1:
+        return f"{value * 60:.{1 if value * 60 < 9.95 else 0}f} min"
+    return f"{value:.1f} h"
 
 
 def count(total: int, singular: str) -> str:
@@ -80,6 +86,10 @@ def listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def bold(name: str) -> str:
+    return f"<b>{escape(name)}</b>"
+
+
 def median_steps(time: MedianTime) -> str:
     return _median(time, steps(time.median))
 
@@ -89,7 +99,7 @@ def median_hours(time: MedianTime) -> str:
 
 
 def verdict(comparison: Comparison | None) -> Verdict:
-    """What a 95 % interval of the difference allows to say."""
+    """What a 95% interval of the difference allows to say."""
     if comparison is None or not comparison.difference.has_interval:
         return "unknown"
     if comparison.difference.low > 0:
@@ -123,7 +133,7 @@ def missing_arms(summary: StudySummary) -> list[str]:
     }
     everywhere = len(summary.environments)
     return [
-        arm if len(environments) == everywhere else f"{arm} ({', '.join(environments)})"
+        bold(arm) + ("" if len(environments) == everywhere else f" in {listed(list(map(escape, environments)))}")
         for arm, environments in lacking.items()
         if environments
     ]
@@ -134,16 +144,20 @@ def overall_sentences(summary: StudySummary) -> list[str]:
     if not summary.aggregates:
         return ["No arm has a finished run in every environment yet, so there is no overall comparison."]
     best, *others = summary.aggregates
-    lead = f"{best.arm} has the highest interquartile mean: {_with_interval(best.interquartile_mean, 2)}"
+    ready = f"Of the {len(summary.aggregates)} arms with finished runs in every environment, "
+    scope = "" if len(summary.aggregates) == len(summary.study.arms) else ready
+    lead = (
+        f"{scope}{bold(best.arm)} scores highest overall: interquartile mean {_with_interval(best.interquartile_mean)}"
+    )
     baseline = next((other for other in others if other.arm == summary.study.baseline), None)
     if best.arm == summary.study.baseline:
         lead += "; it is the baseline, so no other arm improves on it overall"
     elif baseline is not None:
-        lead += f", against {_with_interval(baseline.interquartile_mean, 2)} for the baseline {baseline.arm}"
+        lead += f"; the baseline {bold(baseline.arm)} has {_with_range(baseline.interquartile_mean)}"
     sentences = [lead + "."]
     if best.probability is not None:
-        chance = _with_interval(best.probability, 2)
-        sentences.append(f"One of its runs beats a run of the baseline with probability {chance}.")
+        chance = _with_range(best.probability)
+        sentences.append(f"A run of {bold(best.arm)} beats a run of the baseline with probability {chance}.")
     if others and others[0].arm != summary.study.baseline:
         sentences.append(_runner_up(best.interquartile_mean, others[0].arm, others[0].interquartile_mean))
     return sentences
@@ -154,27 +168,28 @@ def chance_sentence(summary: StudySummary) -> str:
     comparisons = sum(arm.comparison is not None for env in summary.environments for arm in env.arms)
     if comparisons == 0:
         return ""
-    return f"In {count(comparisons, 'comparison')} chance alone would set about {comparisons * (1 - LEVEL):.1f} signs."
+    return f"Of {count(comparisons, 'comparison')} chance alone would mark about {comparisons * (1 - LEVEL):.1f}."
 
 
 def method(summary: StudySummary) -> list[tuple[str, str]]:
     """How the numbers are made: terms and their explanations."""
-    baseline = summary.study.baseline
+    baseline = escape(summary.study.baseline)
     return [
         (
             "Final score",
-            f"Mean score of a run’s last {WINDOW} whole episodes, unclipped, as in Daley & Amato (2019); then the mean "
+            f"Mean score of a run’s last {WINDOW} whole episodes, unclipped, as in Daley &amp; Amato (2019); then the mean "
             "over runs ± its standard error. The arm named first is chosen for its score, which flatters it a little.",
         ),
         ("Mean over training", "Area under a run’s learning curve divided by its steps; then the mean over runs."),
         (
             f"Difference from {baseline}",
-            "Difference of the mean final scores with Welch’s 95 % confidence interval.",
+            "Difference of the mean final scores with Welch’s 95% confidence interval.",
         ),
         (
             "Better with probability",
             "Share of pairs, one run of the arm and one of the baseline, in which the arm’s run scores higher; a tie "
-            "counts half (Mann and Whitney’s U). Over all environments it is the mean of theirs.",
+            "counts half (Mann and Whitney’s U). Over all environments it is the mean of theirs. Where every pair "
+            "agrees the bootstrap finds no spread: 1.00 to 1.00 speaks of these runs, not of all that might be made.",
         ),
         (
             "Interquartile mean",
@@ -202,44 +217,57 @@ def environment_sentence(environment: EnvironmentSummary, baseline: str) -> str:
         return "no run has finished yet."
     digits = decimals_of(environment)
     runs = count(len(best.final_scores), "run")
-    text = f"{best.arm} is first with {mean_and_error(best.final, digits)} ({runs})"
+    text = f"{bold(best.arm)} is first with {mean_and_error(best.final, digits)} ({runs})"
     if best.arm == baseline:
         return f"{text}; no arm improves on the baseline."
     if best.comparison is None:
-        return f"{text}; the baseline {baseline} has no finished run yet."
-    return f"{text}, {_difference(best.comparison.difference, baseline, digits)}{_speed(best, environment)}."
+        return f"{text}; the baseline {bold(baseline)} has no finished run yet."
+    return f"{text}, {_difference(best.comparison.difference, baseline, digits)}.{_speed(best, environment, baseline)}"
 
 
 def _difference(difference: Estimate, baseline: str, digits: int) -> str:
-    amount = f"{number(difference.value, digits)} above {baseline}"
+    amount = f"{number(difference.value, digits)} above {bold(baseline)}"
     if not difference.has_interval:
         return f"{amount}, but one run on a side says nothing about chance"
     sure = "a clear gain" if difference.low > 0 else "which may be chance"
-    return f"{amount} (95 % interval {interval(difference, digits)}): {sure}"
+    return f"{amount} (95% interval {interval(difference, digits)}): {sure}"
 
 
-def _speed(arm: ArmSummary, environment: EnvironmentSummary) -> str:
-    """How soon the best arm has what the baseline has at the end, where half of its runs get there."""
+def threshold_meaning(environment: EnvironmentSummary, baseline: str) -> str:
+    """What the timed score is."""
+    is_final = environment.threshold == environment.arm(baseline).final.value
+    return f"final score of {baseline}" if is_final else "threshold of the study"
+
+
+def _speed(arm: ArmSummary, environment: EnvironmentSummary, baseline: str) -> str:
+    """How soon the best arm reaches the threshold, where half of its runs get there."""
     time = arm.to_threshold["steps"]
     if not math.isfinite(time.median):
         return ""
     threshold = number(environment.threshold, decimals_of(environment))
-    return f". It reaches a score of {threshold} after {steps(time.median)} steps"
+    meaning = escape(threshold_meaning(environment, baseline))
+    return f" It reaches {threshold} ({meaning}) after {steps(time.median)} steps."
 
 
-def _with_interval(estimate: Estimate, decimals: int) -> str:
-    between = f" (95 % interval {interval(estimate, decimals)})" if estimate.has_interval else ""
-    return number(estimate.value, decimals) + between
+def _with_interval(estimate: Estimate) -> str:
+    """The first time in a paragraph: 0.98 (95% interval 0.94 to 1.04)."""
+    between = f" (95% interval {interval(estimate, 2)})" if estimate.has_interval else ""
+    return number(estimate.value, 2) + between
+
+
+def _with_range(estimate: Estimate) -> str:
+    """Later: 0.98 (0.94 to 1.04)."""
+    return number(estimate.value, 2) + (f" ({interval(estimate, 2)})" if estimate.has_interval else "")
 
 
 def _runner_up(best: Estimate, name: str, second: Estimate) -> str:
     if not (best.has_interval and second.has_interval):
-        return f"Second is {name} with {number(second.value, 2)}."
+        return f"Second is {bold(name)} with {number(second.value, 2)}."
     apart = best.low > second.high
     ending = (
         "the intervals do not overlap." if apart else "the intervals overlap, so the order of the two is not certain."
     )
-    return f"Second is {name} with {_with_interval(second, 2)}; {ending}"
+    return f"Second is {bold(name)} with {_with_range(second)}; {ending}"
 
 
 def _median(time: MedianTime, text: str) -> str:

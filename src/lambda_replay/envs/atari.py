@@ -1,6 +1,7 @@
-"""Atari 2600 games through the Arcade Learning Environment, preprocessed as in Mnih et al. (2015); no frame stacking, which is the memory's.
+"""Atari 2600 games through the Arcade Learning Environment, preprocessed as in Mnih et al. (2015).
 
-A *frame* is one of the emulator's 60 frames a second; a *step* is the agent's and lasts ``frame_skip`` frames.
+A *frame* is one of the emulator's 60 a second; a *step* is the agent's and lasts ``frame_skip`` frames. Stacking
+observations is not done here but on reading from the memory.
 """
 
 from __future__ import annotations
@@ -53,9 +54,8 @@ class Atari:
             num_actions=len(actions),
             action_names=tuple(action.name.lower() for action in actions),
         )
-        self._latest, self._previous, self._brightest = np.zeros(
-            (3, *self._ale.getScreenDims()), dtype=np.uint8
-        )  # [H, W]
+        screen = self._ale.getScreenDims()  # (H, W); H differs between games
+        self._latest, self._previous, self._brightest = np.zeros((3, *screen), dtype=np.uint8)  # each [H, W]
         self._rng = np.random.default_rng(0)  # replaced by every reset
         self._held = NOOP  # the action a sticky frame repeats
         self._frames = 0  # of this game, no-ops included
@@ -72,7 +72,7 @@ class Atari:
         num_noops = int(self._rng.integers(self._config.noop_max, endpoint=True))
         for action in [NOOP] * num_noops + [FIRE] * self._presses_fire:
             self._play_frame(action)
-            if self._game_over:  # many no-ops can lose a game; it is then played from its very start
+            if self._is_lost():  # many no-ops can lose a game; it is then played from its very start
                 self._restart()
                 break
         self._lives = self._ale.lives()  # only now: some games (Amidar) count no lives in their first frames
@@ -85,17 +85,16 @@ class Atari:
         assert not self._game_over, "the game is over; reset comes first"
         score = self._play_frames(self._actions[action])
         lives = self._ale.lives()
-        # Always 0 in games without lives. Where the last life is lost before the game is over (Q*bert), that is terminal
-        # and so is the end that follows.
+        # Games without lives always report 0. Where the last life goes before the game is over (Q*bert), that loss is
+        # terminal and so is the end that follows it.
         is_life_lost = lives < self._lives
         self._lives = lives
-        is_out_of_time = self._frames >= self._config.max_frames
-        terminated = self._game_over or (is_life_lost and self._config.life_loss_terminal)
-        self._game_over = self._game_over or is_out_of_time
+        is_lost, is_out_of_time = self._is_lost(), self._frames >= self._config.max_frames
+        self._game_over = is_lost or is_out_of_time
         return Step(
             observation=self._observation(),
             reward=float((score > 0) - (score < 0)) if self._config.clip_rewards else float(score),
-            terminated=terminated,
+            terminated=is_lost or (is_life_lost and self._config.life_loss_terminal),
             truncated=is_out_of_time,
             game_over=self._game_over,
             score=float(score),
@@ -126,10 +125,11 @@ class Atari:
             score += self._play_frame(self._held if sticks_here else action)
             # Reading the screen costs a third of playing a frame, so only two are read. A game that ends earlier in the
             # skip shows its last frame over the last one read before; nothing is learnt from that picture.
-            if index >= num_frames - 2 or self._game_over:
+            is_lost = self._is_lost()
+            if index >= num_frames - 2 or is_lost:
                 self._previous, self._latest = self._latest, self._previous
                 self._ale.getScreenGrayscale(self._latest)
-            if self._game_over:
+            if is_lost:
                 break
         return score
 
@@ -137,8 +137,10 @@ class Atari:
         reward = self._ale.act(action)
         self._held = action
         self._frames += 1
-        self._game_over = self._ale.game_over(with_truncation=False)
         return reward
+
+    def _is_lost(self) -> bool:
+        return self._ale.game_over(with_truncation=False)
 
     def _observation(self) -> NDArray[np.uint8]:
         """The pixelwise maximum of the last two frames, which undoes the flicker of sprites, made small.
@@ -149,8 +151,8 @@ class Atari:
         from cv2 import INTER_AREA, resize
 
         np.maximum(self._previous, self._latest, out=self._brightest)
-        # OpenCV splits only pictures of more than 65,536 pixels over threads, so its thread setting, which is global, is
-        # left alone. The result is a new array, which the caller may keep.
+        # OpenCV splits only results of more than 65,536 pixels over threads, so its thread setting, which is global,
+        # is left alone. The result is a new array, which the caller may keep.
         return np.asarray(resize(self._brightest, OBSERVATION_SHAPE, interpolation=INTER_AREA), dtype=np.uint8)
 
 

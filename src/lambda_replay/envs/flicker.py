@@ -1,4 +1,4 @@
-"""A wrapper that blanks whole observations at random (Hausknecht & Stone 2015); what is seen otherwise is the wrapped environment's."""
+"""A wrapper that blanks whole observations at random (Hausknecht & Stone 2015); the game itself is left as it is."""
 
 from __future__ import annotations
 

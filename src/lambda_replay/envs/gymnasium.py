@@ -147,10 +147,9 @@ def _read_spaces(env_id: str, env: GymnasiumEnv) -> tuple[int, EnvironmentSpec]:
             "choose an environment with Discrete actions, or register one that wraps them."
         )
     if not isinstance(observations, Box) or not observations.shape:
-        kind = type(observations).__name__
         raise ConfigError(
-            f"{env_id} has {kind} observations of shape {observations.shape}, but an array with at least one axis (Box) "
-            "is needed; register an environment wrapped in gymnasium.wrappers.FlattenObservation."
+            f"{env_id} has {type(observations).__name__} observations of shape {observations.shape}, but a Box with at "
+            "least one axis is needed; register an environment wrapped in gymnasium.wrappers.FlattenObservation."
         )
     first, count = int(actions.start), int(actions.n)
     return first, EnvironmentSpec(

@@ -1,4 +1,4 @@
-"""The five MinAtar games (Young & Tian 2019); the games themselves are the MinAtar package's, which is optional (GPL)."""
+"""The five MinAtar games (Young & Tian 2019); their rules live in the MinAtar package, which is optional (GPL)."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class MinAtar:
         return self._spec
 
     def reset(self, seed: int) -> Observation:
-        # MinAtar's own reset neither seeds nor forgets the last action, so that stickiness leaks from game to game; here
-        # nothing does. The games want the old RandomState; over PCG64 it takes seeds of any size, not only 32 bits, and
-        # is made in a tenth of the time, which counts where games last ten steps.
+        # MinAtar's own reset neither seeds nor forgets the last action, so that stickiness leaks from game to game.
+        # The games want the old RandomState; over PCG64 it takes seeds of any size, not only 32 bits, and is made in a
+        # tenth of the time, which counts where games last ten steps.
         self._random = np.random.RandomState(np.random.PCG64(seed))
         self._held = NOOP
         self._game.random = self._random
@@ -86,7 +86,7 @@ class MinAtar:
         )
 
     def render(self) -> NDArray[np.uint8]:
-        """The grid with one colour per channel; where channels overlap the first one, the player's before all, shows."""
+        """The grid with one colour per channel; where channels overlap, the first one shows, the player's above all."""
         planes = self._observation()  # [10, 10, C]
         colours = np.array((BACKGROUND, *PALETTE), dtype=np.uint8)  # [11, 3]
         cells = colours[np.where(planes.any(axis=-1), planes.argmax(axis=-1) + 1, 0)]  # [10, 10, 3]
@@ -123,7 +123,8 @@ def _load_game(name: str) -> ModuleType:
         raise ConfigError("MinAtar games need the package MinAtar, which is missing; install lambda-replay[minatar].")
     path = Path(package.submodule_search_locations[0]) / "environments" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"minatar.environments.{name}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,0 +1,146 @@
+"""What a run shows while it goes on: a live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lambda_replay.config import RunConfig
+from lambda_replay.loop import Event, Learned, Loop
+
+PLAIN_EVERY = 10.0  # seconds between plain lines
+SPEED_WINDOW = 30.0  # seconds over which speed is averaged
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 48
+
+
+class Display:
+    """Shows one run; use as a context manager around its training."""
+
+    def __init__(self, config: RunConfig, loop: Loop, title: str, console: Console) -> None:
+        self._config, self._loop, self._title, self._console = config, loop, title, console
+        self._metrics: dict[str, float | None] = {}
+        self._scores: list[float] = []
+        self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), loop.step)])
+        self._said_at = time.monotonic()
+        self._live = Live(
+            get_renderable=self._panel, console=console, refresh_per_second=4, transient=False, auto_refresh=True
+        )
+
+    def __enter__(self) -> Display:
+        if self._console.is_terminal:
+            self._live.start()
+        else:
+            self._console.print(self._title, highlight=False, soft_wrap=True)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+        else:
+            self._console.print(self.line(), highlight=False, soft_wrap=True)
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Learned):
+            self._metrics = {**self._metrics, **event.metrics}
+            if self._loop.score is not None:
+                self._scores.append(self._loop.score)
+        if not self._console.is_terminal and time.monotonic() - self._said_at >= PLAIN_EVERY:
+            self._said_at = time.monotonic()
+            self._console.print(self.line(), highlight=False, soft_wrap=True)
+
+    def line(self) -> str:
+        """The present state as one plain line."""
+        parts = [
+            f"step {self._loop.step:>9,} of {self._config.steps:,}",
+            f"{self._speed():,.0f} steps/s",
+            f"{_duration(self._seconds_left())} left",
+            *(f"{name} {value}" for name, value in self._numbers()),
+        ]
+        return " | ".join(parts)
+
+    def _numbers(self) -> list[tuple[str, str]]:
+        metrics = self._metrics
+        shown = [
+            ("score (last 100)", _number(self._loop.score)),
+            ("games", f"{self._loop.num_games:,}"),
+            ("ε", _number(self._loop.agent.actor.epsilon(self._loop.step))),
+            ("loss", _number(metrics.get("loss"))),
+            ("mean |TD error|", _number(metrics.get("td_error_abs_mean"))),
+        ]
+        if "return_minus_q_mean" in metrics:
+            shown.append(("return − Q", _number(metrics["return_minus_q_mean"])))
+        if "lambda_mean" in metrics:
+            shown.append(("λ chosen", _number(metrics["lambda_mean"])))
+        if metrics.get("trace_cut_share"):
+            shown.append(("traces cut", f"{100 * (metrics['trace_cut_share'] or 0):.0f} %"))
+        return shown
+
+    def _panel(self) -> RenderableType:
+        speed, left = self._speed(), self._seconds_left()
+        head = Table.grid(expand=True)
+        head.add_column(ratio=1)
+        head.add_column(justify="right")
+        head.add_row(
+            Text(f"step {self._loop.step:,} of {self._config.steps:,}", style="bold"),
+            Text(f"{speed:,.0f} steps/s · {_duration(left)} left", style="cyan"),
+        )
+        numbers = Table.grid(padding=(0, 3))
+        rows = [*self._numbers(), (self._boundary_name(), f"in {self._steps_to_boundary():,} steps")]
+        for first, second in zip(rows[::2], [*rows[1::2], ("", "")][: len(rows[::2])], strict=True):
+            numbers.add_row(Text(first[0], style="dim"), first[1], Text(second[0], style="dim"), second[1])
+        bar = ProgressBar(total=self._config.steps, completed=self._loop.step)
+        sparks = Text.assemble(("score  ", "dim"), (sparkline(self._scores, SPARK_WIDTH), "green"))
+        return Panel(Group(head, bar, Text(), numbers, Text(), sparks), title=self._title, padding=(1, 2), width=88)
+
+    def _boundary_name(self) -> str:
+        return "next refresh" if self._config.cache is not None else "next target copy"
+
+    def _steps_to_boundary(self) -> int:
+        return self._loop.agent.steps_to_boundary(self._loop.step) or self._config.boundary_every
+
+    def _speed(self) -> float:
+        now, step = time.monotonic(), self._loop.step
+        if now - self._marks[-1][0] > 0.2:
+            self._marks.append((now, step))
+        while len(self._marks) > 2 and now - self._marks[0][0] > SPEED_WINDOW:
+            self._marks.popleft()
+        seconds = now - self._marks[0][0]
+        return (step - self._marks[0][1]) / seconds if seconds > 0 else 0.0
+
+    def _seconds_left(self) -> float | None:
+        speed = self._speed()
+        return (self._config.steps - self._loop.step) / speed if speed > 0 else None
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The values as a row of small bars, averaged down to ``width`` of them."""
+    if not values:
+        return "no game has ended yet"
+    size = max(1, -(-len(values) // width))
+    means = [
+        sum(values[start : start + size]) / len(values[start : start + size]) for start in range(0, len(values), size)
+    ]
+    low, high = min(means), max(means)
+    span = high - low or 1.0
+    bars = "".join(SPARKS[min(len(SPARKS) - 1, int((value - low) / span * len(SPARKS)))] for value in means)
+    return f"{bars}  {_number(low)} … {_number(high)}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

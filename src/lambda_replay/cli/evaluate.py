@@ -1,0 +1,78 @@
+"""The command ``evaluate``: whole games of a trained agent, without learning."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+
+from lambda_replay.cli.options import parse, split_path
+from lambda_replay.errors import ConfigError
+from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
+from lambda_replay.policies import load_policy
+from lambda_replay.randomness import make_streams
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Let a trained agent play whole games without learning."""
+
+    games: int = 20  # whole games to play
+    epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
+    seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
+    max_steps: int | None = None  # agent steps after which a game is stopped; by default the environment's own limit
+    json: bool = False  # one JSON object on standard output
+
+
+def run(arguments: list[str]) -> int:
+    path, rest = split_path(arguments, "evaluate")
+    options = parse(EvaluateOptions, rest, usage="lambda-replay evaluate RUN")
+    assert path is not None
+    if options.games < 1 or not 0 <= options.epsilon <= 1:
+        raise ConfigError(
+            f"--games is {options.games} and --epsilon {options.epsilon}; give 1 or more games, an ε from 0 to 1."
+        )
+    policy = load_policy(path)
+    rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
+    games = []
+    for number in range(options.games):
+        game = play(
+            policy.environment,
+            policy.learner.q_values,
+            history=policy.config.memory.history,
+            epsilon=options.epsilon,
+            seed=int(rng.integers(LARGEST_SEED)),
+            max_steps=options.max_steps,
+        )
+        games.append(game)
+        if not options.json:
+            print(f"game {number + 1:>3}: score {game.score:g}, {game.length} steps, {game.ended}", flush=True)
+    print(json.dumps(_summary(games)) if options.json else _sentence(games))
+    return 0
+
+
+def _summary(games: list[PlayedGame]) -> dict[str, object]:
+    scores = [game.score for game in games]
+    return {
+        "games": len(games),
+        "score_mean": statistics.fmean(scores),
+        "score_standard_error": _standard_error(scores),
+        "score_median": statistics.median(scores),
+        "score_min": min(scores),
+        "score_max": max(scores),
+        "each": [game._asdict() for game in games],
+    }
+
+
+def _sentence(games: list[PlayedGame]) -> str:
+    scores = [game.score for game in games]
+    error = _standard_error(scores)
+    spread = "" if error is None else f" ± {error:.3g} (standard error)"
+    return (
+        f"mean score of {len(games)} games: {statistics.fmean(scores):.4g}{spread}, "
+        f"median {statistics.median(scores):.4g}, from {min(scores):.4g} to {max(scores):.4g}"
+    )
+
+
+def _standard_error(scores: list[float]) -> float | None:
+    return statistics.stdev(scores) / len(scores) ** 0.5 if len(scores) > 1 else None

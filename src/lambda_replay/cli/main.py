@@ -1,0 +1,102 @@
+"""Which command was meant, and how every failure ends: one sentence and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NamedTuple
+
+from lambda_replay import __version__
+from lambda_replay.errors import ConfigError, DamageError, EnvironmentFault
+
+DONE, FAULT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+
+class Command(NamedTuple):
+    """Where a command lives; its module is imported only when it is called, so that the others stay quick."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "train": Command("train", "train an agent:  lambda-replay train ENV [--preset P] [--estimator E] [--steps N] …"),
+    "resume": Command("resume", "go on with a run that was stopped or killed:  lambda-replay resume RUN"),
+    "evaluate": Command("evaluate", "let a trained agent play, without learning:  lambda-replay evaluate RUN"),
+    "watch": Command("watch", "film a trained agent (GIF or MP4):  lambda-replay watch RUN"),
+    "describe": Command("describe", "say what a run would be and need:  lambda-replay describe ENV [options of train]"),
+    "inspect": Command("inspect", "draw one refresh under several estimators:  lambda-replay inspect RUN"),
+    "verify": Command("verify", "check a run directory's files:  lambda-replay verify RUN"),
+    "study": Command("study", "many runs and their report:  lambda-replay study run|status|report FILE.toml"),
+    "bench": Command("bench", "measure speed on this machine:  lambda-replay bench"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _run(arguments)
+    except (ConfigError, DamageError, EnvironmentFault) as error:
+        _say(str(error))
+        return MISTAKE
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        _say(f"the system refused: {error.strerror}{where}; make room or give access, then try again.")
+        return FAULT
+    except KeyboardInterrupt as error:
+        if error.args:
+            _say(str(error))
+        return INTERRUPTED
+    except BrokenPipeError:
+        return DONE
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return DONE
+    if arguments[0] == "--version":
+        print(f"lambda-replay {__version__}")
+        return DONE
+    name, *rest = arguments
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; perhaps you meant {close[0]}" if close else f"; the commands are {', '.join(COMMANDS)}"
+        raise ConfigError(f"there is no command {name!r}{hint}.")
+    run = importlib.import_module(f"lambda_replay.cli.{COMMANDS[name].module}").run
+    result: int = run(rest)
+    return result
+
+
+def _overview() -> str:
+    lines = [f"  {name:<9} {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "lambda-replay: λ-returns with experience replay (Daley & Amato 2019)",
+            "",
+            *lines,
+            "",
+            "ENV is atari/pong, minatar/breakout, CartPole-v1, or package:Env-v0 (any Gymnasium id).",
+            "Every command has --help.",
+        ]
+    )
+
+
+def _say(sentence: str) -> None:
+    print(f"lambda-replay: {sentence}", file=sys.stderr)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""The command ``train``: a new run from ENV and options to final weights and a learning curve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from lambda_replay.analysis.plots import plot_run
+from lambda_replay.cli.display import Display
+from lambda_replay.cli.options import parse_train
+from lambda_replay.config import RunConfig
+from lambda_replay.errors import ConfigError, EnvironmentFault
+from lambda_replay.loop import Event, Learned
+from lambda_replay.runner import Run, finish_run, start_run
+from lambda_replay.runs import RunLock, free_name
+
+CURVE = "curve.png"
+
+
+def run(arguments: list[str]) -> int:
+    options = parse_train(arguments, "train")
+    path = free_name(Path("runs"), options.config) if options.out is None else options.out
+    training = start_run(path, options.config)
+    conduct(training, keep_memory=options.keep_memory, has_tensorboard=options.tensorboard)
+    return 0
+
+
+def conduct(run: Run, *, keep_memory: bool, has_tensorboard: bool) -> None:
+    """Train a run to its end before the user's eyes, and leave the directory tidy whatever happens."""
+    lock = RunLock(run.path)
+    console = Console()
+    write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
+    try:
+        with Display(run.config, run.loop, title_of(run.config), console) as display:
+
+            def on_event(event: Event) -> None:
+                display.on_event(event)
+                if write_tensorboard is not None:
+                    write_tensorboard(event)
+
+            run.train(on_event)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_resume(run)) from None
+    except EnvironmentFault:
+        run.save_weights()
+        raise
+    finally:
+        lock.release()
+    finish_run(run.path, keep_memory)
+    _draw_curve(run.path)
+    score = "no game ended" if run.loop.score is None else f"mean score of the last 100 games {run.loop.score:.4g}"
+    console.print(f"done: {score}; everything is in {run.path}", highlight=False, soft_wrap=True)
+    console.print(
+        f"next: lambda-replay evaluate {run.path} · lambda-replay watch {run.path}", highlight=False, soft_wrap=True
+    )
+
+
+def title_of(config: RunConfig) -> str:
+    return f"{config.env} · {config.agent} · {config.estimator} · seed {config.seed}"
+
+
+def _how_to_resume(run: Run) -> str:
+    last, step = run.last_checkpoint(), run.loop.step
+    if run.config.checkpoint_every == 0:
+        return f"stopped at step {step:,}; this run has no checkpoints (checkpoint_every 0) and cannot be resumed."
+    repeated = step if last is None else step - last
+    return (
+        f"stopped at step {step:,}; go on with: lambda-replay resume {run.path} ({repeated:,} steps will be repeated)."
+    )
+
+
+def _draw_curve(path: Path) -> None:
+    try:
+        plot_run(path, path / CURVE)
+    except ConfigError as error:
+        print(f"lambda-replay: no learning curve was drawn: {error}", file=sys.stderr)
+
+
+def _tensorboard_sink(path: Path) -> Callable[[Event], None]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError("--tensorboard needs the extra: pip install 'lambda-replay[tensorboard]'.") from None
+    writer = SummaryWriter(str(path / "tensorboard"))
+
+    def write(event: Event) -> None:
+        if isinstance(event, Learned):
+            for name, value in event.metrics.items():
+                if value is not None:
+                    writer.add_scalar(name, value, event.step)
+            writer.flush()
+
+    return write

@@ -1,0 +1,30 @@
+"""The command ``verify``: which files of a run are sound, without running it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from lambda_replay.cli.options import parse, split_path
+from lambda_replay.runner import verify_run
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Check a run directory without running it."""
+
+    json: bool = False  # one JSON object on standard output
+
+
+def run(arguments: list[str]) -> int:
+    path, rest = split_path(arguments, "verify")
+    options = parse(VerifyOptions, rest, usage="lambda-replay verify RUN")
+    assert path is not None
+    findings = verify_run(path)
+    is_sound = all(finding.is_sound for finding in findings)
+    if options.json:
+        print(json.dumps({"sound": is_sound, "findings": [finding._asdict() for finding in findings]}))
+    else:
+        for finding in findings:
+            print(f"{'sound  ' if finding.is_sound else 'DAMAGED'}  {finding.what}: {finding.sentence}")
+    return 0 if is_sound else 2

@@ -1,0 +1,85 @@
+"""The command ``watch``: a film of a trained agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lambda_replay.cli.options import parse, split_path
+from lambda_replay.errors import ConfigError
+from lambda_replay.files import replacing
+from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
+from lambda_replay.policies import load_policy
+from lambda_replay.randomness import make_streams
+
+SMALLEST_SIDE = 160  # pixels; smaller pictures are enlarged by whole factors
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """Film a trained agent playing one game."""
+
+    out: Path | None = None  # file ending in .gif or .mp4; by default play.gif in the run's directory
+    best_of: int = 1  # games to play, of which the one with the highest score is filmed
+    epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
+    seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
+    max_steps: int = 600  # agent steps after which the film ends
+    frames_per_second: int = 20
+
+
+def run(arguments: list[str]) -> int:
+    path, rest = split_path(arguments, "watch")
+    options = parse(WatchOptions, rest, usage="lambda-replay watch RUN")
+    assert path is not None
+    out = path / "play.gif" if options.out is None else options.out
+    if out.suffix not in (".gif", ".mp4"):
+        raise ConfigError(f"--out {out} ends in neither .gif nor .mp4; name a film of one of these kinds.")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no directory {out.parent}; create it first.")
+    if options.best_of < 1 or options.max_steps < 1 or not 1 <= options.frames_per_second <= 50:
+        raise ConfigError("--best-of and --max-steps take 1 or more, --frames-per-second 1 to 50.")
+    game, frames = _film(path, options)
+    _write(out, frames, options.frames_per_second)
+    end = "the film's end" if game.length == options.max_steps else f"its end ({game.ended})"
+    print(f"{out}: {len(frames)} frames, score {game.score:g} after {game.length} steps, up to {end}")
+    return 0
+
+
+def _film(path: Path, options: WatchOptions) -> tuple[PlayedGame, list[NDArray[np.uint8]]]:
+    policy = load_policy(path)
+    rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
+    best: tuple[PlayedGame, list[NDArray[np.uint8]]] | None = None
+    for _ in range(options.best_of):
+        frames: list[NDArray[np.uint8]] = []
+        game = play(
+            policy.environment,
+            policy.learner.q_values,
+            history=policy.config.memory.history,
+            epsilon=options.epsilon,
+            seed=int(rng.integers(LARGEST_SEED)),
+            max_steps=options.max_steps,
+            on_frame=lambda: frames.append(policy.environment.render()),  # noqa: B023 — called before the next game
+        )
+        if best is None or game.score > best[0].score:
+            best = game, frames
+    assert best is not None
+    return best
+
+
+def _write(out: Path, frames: list[NDArray[np.uint8]], frames_per_second: int) -> None:
+    try:
+        import imageio.v3 as imageio
+    except ImportError:
+        raise ConfigError("watch needs the extra: pip install 'lambda-replay[report]'.") from None
+    factor = max(1, -(-SMALLEST_SIDE // min(frames[0].shape[:2])))
+    pictures = np.stack([frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in frames])
+    kinds: dict[str, dict[str, Any]] = {
+        ".gif": {"extension": ".gif", "duration": 1000 / frames_per_second, "loop": 0},
+        ".mp4": {"extension": ".mp4", "fps": frames_per_second, "codec": "libx264", "macro_block_size": 2},
+    }
+    with replacing(out) as temporary:
+        imageio.imwrite(temporary, pictures, **kinds[out.suffix])

@@ -1,0 +1,45 @@
+"""A trained policy read back from a run directory, for playing and looking at; training goes on elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from lambda_replay.checkpoints import CHECKPOINTS, saved_steps
+from lambda_replay.config import RunConfig
+from lambda_replay.envs import Environment, make_environment
+from lambda_replay.errors import ConfigError
+from lambda_replay.files import load_tensors
+from lambda_replay.learner import Learner, find_device
+from lambda_replay.networks import make_network
+from lambda_replay.runs import WEIGHTS, read_config
+
+
+class Policy(NamedTuple):
+    """A run's network with the environment it was trained on."""
+
+    config: RunConfig
+    environment: Environment
+    learner: Learner
+    step: int | None  # of the checkpoint the weights come from; None: they are the final ones
+
+
+def load_policy(path: Path) -> Policy:
+    """The final weights of a run, or those of its newest checkpoint while it is not finished."""
+    config = read_config(path)
+    environment = make_environment(config)
+    spec = environment.spec
+    torch.set_num_threads(config.threads)
+    network = make_network(
+        config.network, (config.memory.history, *spec.observation_shape), spec.num_actions, seed=config.seed
+    )
+    learner = Learner(network, config.optimizer, find_device(config.device))
+    steps = saved_steps(path)
+    if not (path / WEIGHTS).exists() and not steps:
+        raise ConfigError(f"{path} has no weights yet: it is not finished and has no checkpoint; train it further.")
+    step = None if (path / WEIGHTS).exists() else steps[0]
+    place = path / WEIGHTS if step is None else path / CHECKPOINTS / str(step) / WEIGHTS
+    learner.load_weights(load_tensors(place))
+    return Policy(config, environment, learner, step)

@@ -1,0 +1,534 @@
+"""Refresh, priorities and minibatches against literal loops and the memory's own contents; estimators are tested elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+from scipy import stats
+
+import lambda_replay as lr
+from lambda_replay.cache import QFunction, make_block
+from lambda_replay.data import NO_ACTION, Block
+
+NUM_STATES, NUM_ACTIONS = 50, 3
+PENG = lr.parse_estimator("peng:0.7")
+
+
+def tabular(seed: int = 0, dtype: type[np.floating[Any]] = np.float32) -> tuple[NDArray[Any], QFunction]:
+    """A random table [states, A] and the Q-function that looks up the newest frame in it."""
+    table = np.random.default_rng(seed).normal(size=(NUM_STATES, NUM_ACTIONS)).astype(dtype)
+    return table, lambda states: table[states[:, -1].astype(int)]
+
+
+def random_memory(steps: int = 300, end_probability: float = 0.1, **settings: Any) -> lr.ReplayMemory:
+    """States are numbers 0 … 49; episodes end, by termination or truncation, with ``end_probability`` a step."""
+    memory = lr.ReplayMemory(**{"capacity": 1_000, "observation_shape": (), "observation_dtype": np.uint8, **settings})
+    rng = np.random.default_rng(5)
+    for stream in range(memory.num_streams):
+        is_open = False
+        for _ in range(steps):
+            if not is_open:
+                memory.begin(rng.integers(NUM_STATES, dtype=np.uint8), stream=stream)
+            has_ended, kind = rng.random() < end_probability, rng.random() < 0.5
+            memory.append(
+                int(rng.integers(NUM_ACTIONS)),
+                float(rng.normal()),
+                rng.integers(NUM_STATES, dtype=np.uint8),
+                terminated=bool(has_ended and kind),
+                truncated=bool(has_ended and not kind),
+                stream=stream,
+            )
+            is_open = not has_ended
+    return memory
+
+
+def build(memory: lr.ReplayMemory, q_function: QFunction, estimator: lr.Estimator = PENG, **changes: Any) -> lr.Cache:
+    arguments: dict[str, Any] = {"discount": 0.9, "size": 400, "block_length": 20, "rng": np.random.default_rng(1)}
+    return lr.refresh(memory, q_function, estimator, **{**arguments, **changes})
+
+
+def literal_peng(
+    memory: lr.ReplayMemory, table: NDArray[Any], slots: list[int], discount: float, lambda_: float
+) -> list[float]:
+    """Returns of one block of slots, its last being the successor only; NaN at closing slots."""
+    values = [float(max(table[int(memory.observations[slot])])) for slot in slots]
+    actions = [int(memory.actions[slot]) for slot in slots]
+    returns = [float("nan")] * (len(slots) - 1)
+    for t in range(len(slots) - 2, -1, -1):
+        if actions[t] == NO_ACTION:
+            continue
+        reward = float(memory.rewards[slots[t]])
+        if memory.terminated[slots[t]]:
+            returns[t] = reward
+        elif actions[t + 1] == NO_ACTION or t == len(slots) - 2:  # truncated, or the end of the block
+            returns[t] = reward + discount * values[t + 1]
+        else:
+            returns[t] = reward + discount * ((1 - lambda_) * values[t + 1] + lambda_ * returns[t + 1])
+    return returns
+
+
+# --- golden -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_of_one_worked_episode() -> None:
+    """γ = 0.9, λ = 0.8, rewards 10, −10, 20 (terminated), max Q 100, 200, 300: returns 88.048, 58.4, 20."""
+    memory = lr.ReplayMemory(4, (), np.uint8)
+    memory.begin(np.uint8(0))
+    memory.append(0, 10.0, np.uint8(1))
+    memory.append(1, -10.0, np.uint8(2))
+    memory.append(0, 20.0, np.uint8(3), terminated=True)
+    table = np.array([[100, 50], [200, 150], [300, 250], [7, 8]], dtype=np.float32)
+    cache = lr.refresh(
+        memory,
+        lambda states: table[states[:, 0]],
+        lr.parse_estimator("peng:0.8"),
+        discount=0.9,
+        size=3,
+        block_length=3,
+        rng=np.random.default_rng(0),
+    )
+    assert len(cache) == 3
+    assert_array_equal(cache.slots, [0, 1, 2])
+    assert_array_equal(cache.actions, [0, 1, 0])
+    assert_allclose(cache.returns, [88.048, 58.4, 20], rtol=1e-6)
+    assert_allclose(cache.td_errors, [88.048 - 100, 58.4 - 150, 20 - 300], rtol=1e-5)
+    assert_array_equal(cache.is_transition, [True, True, True])
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        # even S, no ties: the median lies between 2 and 3; S·P = 1 + p above, 1 − p below
+        ([4, 1, 3, 2], [1.3, 0.7, 1.3, 0.7]),
+        # signs do not matter
+        ([-4, 1, 3, -2], [1.3, 0.7, 1.3, 0.7]),
+        # odd S: the median itself has 1
+        ([5, 1, 3, 2, 4], [1.3, 0.7, 1, 0.7, 1.3]),
+        # symmetric ties at the median, even and odd: each of them has 1
+        ([1, 2, 2, 3], [0.7, 1, 1, 1.3]),
+        ([1, 2, -2, 2, 3], [0.7, 1, 1, 1, 1.3]),
+        # ties away from the median change nothing
+        ([1, 1, 3, 3], [0.7, 0.7, 1.3, 1.3]),
+        ([0, 0, 0, 5, 5, 5], [0.7, 0.7, 0.7, 1.3, 1.3, 1.3]),
+        # all equal, and one alone
+        ([2, 2, 2], [1, 1, 1]),
+        ([0, 0, 0, 0], [1, 1, 1, 1]),
+        ([9], [1]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_paper_s_probabilities_at_the_median(
+    errors: list[float], expected: list[float], dtype: type[np.floating[Any]]
+) -> None:
+    probabilities = lr.prioritized(np.array(errors, dtype=dtype), priority=0.3)
+    assert_allclose(probabilities, np.array(expected) / len(errors), rtol=1e-12)
+
+
+def test_asymmetric_ties_share_what_is_missing_to_one_half() -> None:
+    # Median 1; above it only the 5. Half of the 4 rows is 2, so the three ties share m = 1: P = 0.7/4 + 0.3·m/2.
+    probabilities = lr.prioritized(np.array([1.0, 1.0, 1.0, 5.0]), priority=0.3)
+    assert_allclose(probabilities, [0.7 / 4 + 0.3 / 6] * 3 + [0.7 / 4 + 0.3 / 2], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("quantile", "members"),
+    [
+        (0.0, [1, 1, 1, 1, 1]),  # above the smallest or tied with it: all
+        (0.25, [0, 0.75, 1, 1, 1]),  # the quantile is the 2; (1 − 0.25)·5 = 3.75 members, 3 of them above
+        (0.75, [0, 0, 0, 0.25, 1]),  # the quantile is the 4; 1.25 members
+        (0.9, [0, 0, 0, 0, 1]),  # between 4 and 5
+    ],
+)
+def test_other_quantiles(quantile: float, members: list[float]) -> None:
+    probabilities = lr.prioritized(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), priority=0.4, quantile=quantile)
+    assert_allclose(probabilities, 0.6 / 5 + 0.4 * np.array(members) / sum(members), rtol=1e-12)
+
+
+def test_full_priority_draws_nothing_below_the_median() -> None:
+    assert_allclose(lr.prioritized(np.array([1.0, 2.0, 3.0, 4.0]), priority=1.0), [0, 0, 0.5, 0.5], rtol=1e-12)
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_streams": 3},
+        {"capacity": 150},  # wrapped
+        {"capacity": 150, "num_streams": 2, "spare": 17},
+        {"history": 4},
+    ],
+)
+def test_refresh_equals_a_literal_loop(settings: dict[str, Any], lambda_: float) -> None:
+    memory = random_memory(**settings)
+    table, q_function = tabular()
+    cache = build(memory, q_function, lr.parse_estimator(f"peng:{lambda_}"), tail=1)
+    for start in range(0, 400, 20):
+        rows = slice(start, start + 20)
+        slots = cache.slots[rows].tolist()
+        stream, last = slots[0] // memory.ring, slots[-1]
+        # Two slots follow: the tail's step and its successor.
+        following = [stream * memory.ring + (last - stream * memory.ring + i) % memory.ring for i in (1, 2)]
+        expected = np.array(literal_peng(memory, table, slots + following, 0.9, lambda_)[:-1])
+        is_transition = memory.actions[slots] != NO_ACTION
+        assert_array_equal(cache.is_transition[rows], is_transition)
+        assert_allclose(cache.returns[rows][is_transition], expected[is_transition], rtol=1e-5, atol=1e-5)
+        taken = table[memory.observations[slots], memory.actions[slots]]
+        errors = cache.td_errors[rows][is_transition]
+        assert_allclose(errors, (expected - taken)[is_transition], rtol=1e-5, atol=1e-5)
+    assert 0 < np.count_nonzero(~cache.is_transition) < 100  # the blocks did cross ends
+
+
+def test_without_a_tail_the_last_step_of_a_block_is_one_step() -> None:
+    memory = random_memory()
+    table, q_function = tabular()
+    cache = build(memory, q_function)
+    last = cache.slots.reshape(-1, 20)[:, -1]
+    is_transition = memory.actions[last] != NO_ACTION
+    next_values = table[memory.observations[last + 1]].max(axis=1)
+    one_step = memory.rewards[last] + np.where(memory.terminated[last], 0, np.float32(0.9) * next_values)
+    assert_allclose(cache.returns.reshape(-1, 20)[is_transition, -1], one_step[is_transition], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("spelling", ["peng:0.9", "nstep:3", "median"])
+def test_a_tail_gives_the_first_returns_of_longer_blocks(spelling: str) -> None:
+    memory = random_memory()
+    _, q_function = tabular()
+    estimator = lr.parse_estimator(spelling)
+    with_tail = build(memory, q_function, estimator, size=200, block_length=10, tail=7)
+    longer = build(memory, q_function, estimator, size=340, block_length=17)
+    for name in ("slots", "actions", "returns", "td_errors"):
+        first = getattr(longer, name).reshape(20, 17)[:, :10]
+        assert_array_equal(getattr(with_tail, name).reshape(20, 10), first)
+
+
+def test_chunks_are_bounded_and_do_not_change_the_result() -> None:
+    memory = random_memory()
+    _, q_function = tabular()
+    sizes: list[int] = []
+
+    def recording(states: NDArray[Any]) -> NDArray[Any]:
+        sizes.append(len(states))
+        return q_function(states)
+
+    whole = build(memory, q_function, chunk_size=1_000_000)
+    for chunk_size in (1, 7, 21, 64, 420, 421):
+        sizes.clear()
+        cache = build(memory, recording, chunk_size=chunk_size)
+        assert max(sizes) <= chunk_size
+        assert sum(sizes) == 20 * 21  # every state of every block once, successors included
+        assert len(sizes) == -(-420 // chunk_size)
+        assert_array_equal(cache.returns, whole.returns)
+
+
+def test_states_reach_the_q_function_as_they_are_stored() -> None:
+    memory = random_memory(history=3)
+    seen: list[NDArray[Any]] = []
+
+    def recording(states: NDArray[Any]) -> NDArray[Any]:
+        seen.append(states.copy())
+        return np.zeros((len(states), NUM_ACTIONS), dtype=np.float32)
+
+    cache = build(memory, recording)
+    states = np.concatenate(seen)
+    assert states.dtype == np.uint8
+    assert states.shape == (420, 3)
+    in_blocks = states.reshape(20, 21, 3)[:, :20].reshape(400, 3)
+    assert_array_equal(in_blocks, memory.states(cache.slots))
+
+
+@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.5, 0.9])
+def test_no_priority_is_uniform(quantile: float) -> None:
+    errors = np.random.default_rng(0).normal(size=101)
+    assert_allclose(lr.prioritized(errors, 0.0, quantile), np.full(101, 1 / 101), rtol=1e-12)
+
+
+# --- property ---------------------------------------------------------------------------------------------------------
+
+finite = st.floats(-1e6, 1e6, width=32)
+
+
+@settings(deadline=None)
+@given(
+    errors=st.lists(st.one_of(finite, st.sampled_from([0.0, 1.0, -1.0, 2.0])), min_size=1, max_size=40),
+    priority=st.floats(0, 1),
+    quantile=st.floats(0, 1, exclude_max=True),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_probabilities_sum_to_one_and_rise_with_the_error(
+    errors: list[float], priority: float, quantile: float, dtype: type[np.floating[Any]]
+) -> None:
+    array = np.array(errors, dtype=dtype)
+    probabilities = lr.prioritized(array, priority, quantile)
+    assert probabilities.shape == array.shape
+    assert probabilities.sum() == pytest.approx(1, abs=1e-9)
+    assert (probabilities >= 0).all()
+    in_order = probabilities[np.argsort(np.abs(array), kind="stable")]
+    assert (np.diff(in_order) >= -1e-12).all()
+    for magnitude in np.unique(np.abs(array)):  # equal errors, equal probabilities
+        assert np.ptp(probabilities[np.abs(array) == magnitude]) == 0
+
+
+@settings(deadline=None)
+@given(errors=st.lists(finite, min_size=1, max_size=41, unique_by=abs), priority=st.floats(0, 1))
+def test_unique_errors_have_the_paper_s_probabilities(errors: list[float], priority: float) -> None:
+    array = np.array(errors, dtype=np.float32)
+    size, ranks = len(errors), np.argsort(np.argsort(np.abs(array)))
+    middle = (size - 1) / 2
+    expected = (1 + priority * np.sign(ranks - middle)) / size
+    assert_allclose(lr.prioritized(array, priority), expected, rtol=1e-9, atol=1e-15)
+
+
+def test_scale_does_not_matter() -> None:
+    errors = np.random.default_rng(0).normal(size=64)
+    assert_allclose(lr.prioritized(1_000 * errors, 0.4), lr.prioritized(errors, 0.4), rtol=1e-12)
+
+
+def test_priorities_only_read_the_errors() -> None:
+    errors = np.array([-1.0, 2.0, -3.0])
+    errors.setflags(write=False)
+    lr.prioritized(errors, 0.5)
+    assert_array_equal(errors, [-1, 2, -3])
+
+
+def test_closing_slots_are_never_drawn() -> None:
+    memory = random_memory(end_probability=0.5)
+    _, q_function = tabular()
+    cache = build(memory, q_function)
+    assert np.count_nonzero(~cache.is_transition) > 50
+    for priority in (0.0, 0.5, 1.0):
+        rows = cache.sample_rows(64, 200, priority, rng=np.random.default_rng(0))
+        assert rows.shape == (200, 64)
+        assert (cache.actions[rows] != NO_ACTION).all()
+        assert cache.is_transition[rows].all()
+
+
+def test_closing_slots_do_not_move_the_median() -> None:
+    """Full priority draws exactly the upper half of the real transitions, however many closing slots there are."""
+    memory = random_memory(end_probability=0.5)
+    _, q_function = tabular()
+    cache = build(memory, q_function)
+    real = np.flatnonzero(cache.is_transition)
+    median = np.median(np.abs(cache.td_errors[real]))
+    drawn = np.unique(cache.sample_rows(100, 500, priority=1.0, rng=np.random.default_rng(0)))
+    above = real[np.abs(cache.td_errors[real]) > median]
+    assert set(above.tolist()) <= set(drawn.tolist())
+    assert (np.abs(cache.td_errors[drawn]) >= median).all()
+
+
+def test_rows_are_uniform_without_priority() -> None:
+    memory = random_memory()
+    _, q_function = tabular()
+    cache = build(memory, q_function)
+    rows = cache.sample_rows(100, 400, rng=np.random.default_rng(3))
+    counts = np.bincount(rows.reshape(-1), minlength=len(cache))[cache.is_transition]
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.8])
+def test_rows_follow_the_probabilities(quantile: float) -> None:
+    memory = random_memory()
+    _, q_function = tabular()
+    cache = build(memory, q_function)
+    rows = cache.sample_rows(100, 400, 0.6, quantile, rng=np.random.default_rng(4))
+    counts = np.bincount(rows.reshape(-1), minlength=len(cache))[cache.is_transition]
+    probabilities = lr.prioritized(cache.td_errors[cache.is_transition], 0.6, quantile)
+    assert stats.chisquare(counts, probabilities * counts.sum()).pvalue > 0.01
+
+
+def test_inputs_and_memory_are_only_read() -> None:
+    memory = random_memory()
+    table, q_function = tabular()
+    before, kept = {name: array.copy() for name, array in memory.arrays.items()}, table.copy()
+    list(build(memory, q_function).minibatches(8, updates=3, priority=0.5, rng=np.random.default_rng(0)))
+    for name, array in memory.arrays.items():
+        assert_array_equal(array, before[name])
+    assert_array_equal(table, kept)
+
+
+def test_the_cache_keeps_its_returns_when_the_q_function_learns() -> None:
+    memory = random_memory()
+    table, q_function = tabular()
+    cache = build(memory, q_function)
+    returns, errors = cache.returns.copy(), cache.td_errors.copy()
+    table += 100
+    assert_array_equal(cache.returns, returns)
+    assert_array_equal(cache.td_errors, errors)
+
+
+# --- behaviour --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_generator_gives_the_same_cache_and_minibatches() -> None:
+    memory = random_memory()
+    _, q_function = tabular()
+    first, again, other = (build(memory, q_function, rng=np.random.default_rng(seed)) for seed in (3, 3, 4))
+    assert_array_equal(first.slots, again.slots)
+    assert_array_equal(first.returns, again.returns)
+    assert not np.array_equal(first.slots, other.slots)
+    rows = [first.sample_rows(16, 5, 0.3, rng=np.random.default_rng(seed)) for seed in (7, 7, 8)]
+    assert_array_equal(rows[0], rows[1])
+    assert not np.array_equal(rows[0], rows[2])
+
+
+@pytest.mark.parametrize("history", [1, 4])
+def test_minibatches_say_what_the_memory_holds(history: int) -> None:
+    memory = random_memory(history=history)
+    _, q_function = tabular()
+    cache = build(memory, q_function)
+    batches = list(cache.minibatches(32, updates=25, priority=0.2, rng=np.random.default_rng(0)))
+    rows = cache.sample_rows(32, 25, priority=0.2, rng=np.random.default_rng(0))
+    assert len(batches) == 25
+    for batch, wanted in zip(batches, rows, strict=True):
+        assert_array_equal(batch.rows, wanted)
+        slots = cache.slots[wanted]
+        assert batch.states.shape == (32, history)
+        assert batch.states.dtype == np.uint8
+        assert_array_equal(batch.states, memory.states(slots))
+        assert_array_equal(batch.states[:, -1], memory.observations[slots])
+        assert_array_equal(batch.actions, memory.actions[slots])
+        assert_array_equal(batch.returns, cache.returns[wanted])
+
+
+def test_a_user_s_own_estimator_is_any_callable() -> None:
+    def only_rewards(block: Block) -> NDArray[Any]:
+        return 2 * block.rewards
+
+    memory = random_memory()
+    table, q_function = tabular()
+    cache = build(memory, q_function, only_rewards)
+    real = cache.is_transition
+    assert_array_equal(cache.returns, 2 * memory.rewards[cache.slots])
+    taken = table[memory.observations[cache.slots[real]], cache.actions[real]]
+    assert_array_equal(cache.td_errors[real], cache.returns[real] - taken)
+    assert_array_equal(cache.td_errors[~real], 0)
+
+
+def test_what_an_estimator_says_of_closing_slots_is_not_kept() -> None:
+    memory = random_memory(end_probability=0.3)
+    _, q_function = tabular()
+    cache = build(memory, q_function, lambda block: np.where(block.is_transition, 1, np.nan).astype(np.float32))
+    assert_array_equal(cache.returns, cache.is_transition.astype(np.float32))
+    assert np.isfinite(cache.td_errors).all()
+
+
+def test_a_block_says_where_episodes_end() -> None:
+    """Slots 0 and 1 of a terminated episode, 2 closes it, 3 of a truncated one, 4 closes it, 5 is the newest."""
+    memory = lr.ReplayMemory(10, (), np.uint8)
+    memory.begin(np.uint8(0))
+    memory.append(0, 1.0, np.uint8(1))
+    memory.append(1, 2.0, np.uint8(2), terminated=True)
+    memory.begin(np.uint8(3))
+    memory.append(2, 3.0, np.uint8(4), truncated=True, behaviour_prob=0.5)
+    memory.begin(np.uint8(5))
+    table, q_function = tabular()
+    block = make_block(memory, np.arange(6)[None], q_function, discount=0.9)
+    assert_array_equal(block.rewards, [[1, 2, 0, 3, 0]])
+    assert_array_equal(block.discounts, np.array([[0.9, 0, 0, 0.9, 0]], dtype=np.float32))
+    assert_array_equal(block.continues, [[True, False, False, False, False]])
+    assert_array_equal(block.actions, [[0, 1, NO_ACTION, 2, NO_ACTION, NO_ACTION]])
+    assert_array_equal(block.behaviour_probs, [[1, 1, 1, 0.5, 1, 1]])
+    assert_array_equal(block.q_values, table[None, :6])
+
+
+def test_a_reserve_keeps_the_oldest_slots_out_of_the_cache() -> None:
+    memory = random_memory(capacity=100, end_probability=0)
+    _, q_function = tabular()
+    cache = build(memory, q_function, size=4_000, block_length=5, reserve=30)
+    ages = memory.ages(cache.slots)
+    assert ages.max() == 100 - 1 - 30
+    assert memory.ages(build(memory, q_function, size=4_000, block_length=5).slots).max() == 99
+
+
+def test_80_000_rows_cost_at_most_two_megabytes() -> None:
+    memory = random_memory()
+    _, q_function = tabular()
+    cache = build(memory, q_function, size=80_000, block_length=100)
+    assert len(cache) == 80_000
+    assert cache.nbytes == sum(array.nbytes for array in (cache.slots, cache.actions, cache.returns, cache.td_errors))
+    assert cache.nbytes <= 2_000_000
+
+
+def test_float32_stays_float32() -> None:
+    memory = random_memory()
+    _, q_function = tabular()
+    cache = build(memory, q_function)
+    assert cache.returns.dtype == np.float32
+    assert cache.td_errors.dtype == np.float32
+    (batch,) = cache.minibatches(4, updates=1, rng=np.random.default_rng(0))
+    assert batch.returns.dtype == np.float32
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def wrong_shape(block: Block) -> NDArray[Any]:
+    return np.zeros(block.rewards.shape[0])
+
+
+def q_values_of(num_rows: int, num_actions: int) -> QFunction:
+    return lambda states: np.zeros((num_rows * len(states), num_actions), dtype=np.float32)
+
+
+def no_transitions() -> lr.ReplayMemory:
+    """Episodes that were abandoned before their first action."""
+    memory = lr.ReplayMemory(10, (), np.uint8)
+    for _ in range(5):
+        memory.begin(np.uint8(0))
+        memory.abandon()
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("mistake", "names"),
+    [
+        (lambda m, q: build(m, q, size=401), "multiple"),
+        (lambda m, q: build(m, q, size=0), "size"),
+        (lambda m, q: build(m, q, block_length=0), "block_length"),
+        (lambda m, q: build(m, q, size=-20), "size"),
+        (lambda m, q: build(m, q, discount=1.1), "discount"),
+        (lambda m, q: build(m, q, discount=-0.1), "discount"),
+        (lambda m, q: build(m, q, discount=float("nan")), "discount"),
+        (lambda m, q: build(m, q, wrong_shape), "estimator"),
+        (lambda m, q: build(m, q, lambda block: block.rewards[:, 1:]), "estimator"),
+        (lambda m, q: build(m, q, block_length=400), "too few"),
+        (lambda m, q: build(lr.ReplayMemory(10, (), np.uint8), q), "too few"),
+        (lambda m, q: build(m, q).sample_rows(1, 1, 1.1, rng=np.random.default_rng(0)), "priority"),
+        (lambda m, q: build(m, q).sample_rows(1, 1, -0.1, rng=np.random.default_rng(0)), "priority"),
+        (lambda m, q: build(m, q).sample_rows(1, 1, 0.1, 1.0, rng=np.random.default_rng(0)), "quantile"),
+        (lambda m, q: lr.prioritized(np.ones(3), float("nan")), "priority"),
+        (lambda m, q: build(m, q, tail=-1), "tail"),
+        (lambda m, q: build(m, q, reserve=-1), "reserve"),
+        (lambda m, q: build(m, q, chunk_size=0), "chunk_size"),
+        (lambda m, q: build(m, q_values_of(2, NUM_ACTIONS)), r"Q-|q_"),  # twice as many rows as states
+        (lambda m, q: build(m, q_values_of(1, 1)), r"action|Q-|q_"),  # fewer actions than were stored
+        (lambda m, q: build(m, lambda states: q(states)[:, 0]), r"Q-|q_"),  # [n] instead of [n, A]
+        (lambda m, q: build(m, lambda states: q(states) * np.float32(np.nan)), r"NaN|finite|not a number"),
+        (
+            lambda m, q: build(no_transitions(), q, size=2, block_length=1).sample_rows(
+                1, 1, rng=np.random.default_rng(0)
+            ),
+            "transition",
+        ),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(
+    mistake: Callable[[lr.ReplayMemory, QFunction], object], names: str
+) -> None:
+    _, q_function = tabular()
+    with pytest.raises(lr.ConfigError, match=names) as caught:
+        mistake(random_memory(), q_function)
+    text = str(caught.value)
+    assert text.endswith(".")
+    assert ". " not in text
+    assert "\n" not in text

@@ -1,0 +1,672 @@
+"""The ring against a plain list of everything ever stored, in RAM and on disk; what is learnt from it is tested elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
+from scipy import stats
+
+import lambda_replay as lr
+from lambda_replay.cache import make_block
+from lambda_replay.data import NO_ACTION
+from lambda_replay.errors import DamageError
+
+OBSERVATION_SHAPE = (2,)  # (stream + 1, number + 1): never zero, and no two slots ever written are the same
+
+
+def observation_of(stream: int, number: int) -> NDArray[np.int32]:
+    return np.array([stream + 1, number + 1], dtype=np.int32)
+
+
+@dataclass
+class Slot:
+    """What one slot should say."""
+
+    frames: int  # of its episode, up to and with it
+    action: int = NO_ACTION
+    reward: float = 0.0
+    behaviour_prob: float = 1.0
+    terminated: bool = False
+
+
+@dataclass
+class Stream:
+    """Every slot a stream has ever written, oldest first."""
+
+    slots: list[Slot] = field(default_factory=list)
+    is_open: bool = False
+
+    def state(self, stream: int, number: int, history: int) -> NDArray[np.int32]:
+        """The last ``history`` observations of the slot's episode, zero before its start."""
+        frames = np.zeros((history, *OBSERVATION_SHAPE), dtype=np.int32)
+        for age in range(min(history, self.slots[number].frames)):
+            frames[history - 1 - age] = observation_of(stream, number - age)
+        return frames
+
+
+class Model:
+    """Says what a memory must hold, by remembering everything for ever; feeds the memories it is compared to."""
+
+    def __init__(self, memory: lr.ReplayMemory, window: int) -> None:
+        self.streams = [Stream() for _ in range(memory.num_streams)]
+        self.history, self.window = memory.history, window
+
+    def begin(self, stream: int, *memories: lr.ReplayMemory) -> None:
+        one = self.streams[stream]
+        for memory in memories:
+            memory.begin(observation_of(stream, len(one.slots)), stream=stream)
+        one.slots.append(Slot(frames=1))
+        one.is_open = True
+
+    def append(self, stream: int, *memories: lr.ReplayMemory, terminated: bool = False, truncated: bool = False) -> None:
+        one = self.streams[stream]
+        number = len(one.slots)
+        newest = one.slots[-1]
+        newest.action, newest.reward = number % 5, number / 4
+        newest.behaviour_prob, newest.terminated = 1 / (1 + number % 8), terminated
+        for memory in memories:
+            memory.append(
+                newest.action,
+                newest.reward,
+                observation_of(stream, number),
+                terminated=terminated,
+                truncated=truncated,
+                behaviour_prob=newest.behaviour_prob,
+                stream=stream,
+            )
+        one.slots.append(Slot(frames=newest.frames + 1))
+        one.is_open = not (terminated or truncated)
+
+    def abandon(self, stream: int, *memories: lr.ReplayMemory) -> None:
+        for memory in memories:
+            memory.abandon(stream=stream)
+        self.streams[stream].is_open = False
+
+    def run(self, rng: np.random.Generator, steps: int, end_probability: float, *memories: lr.ReplayMemory) -> None:
+        """Steps in random streams with random ends."""
+        for _ in range(steps):
+            stream = int(rng.integers(len(self.streams)))
+            if not self.streams[stream].is_open:
+                self.begin(stream, *memories)
+            has_ended, kind = rng.random() < end_probability, rng.random() < 0.5
+            self.append(stream, *memories, terminated=has_ended and kind, truncated=has_ended and not kind)
+
+    def oldest(self, stream: int, reserve: int) -> int:
+        return max(0, len(self.streams[stream].slots) + reserve - self.window)
+
+    def must_start(self, length: int, reserve: int) -> set[tuple[int, int]]:
+        """Blocks (stream, number) that must be possible: a whole history within the window, no step after the newest."""
+        starts = set()
+        for stream, one in enumerate(self.streams):
+            oldest = self.oldest(stream, reserve)
+            first = oldest + self.history - 1 if oldest > 0 else 0
+            starts |= {(stream, number) for number in range(first, len(one.slots) - length)}
+        return starts
+
+    def check_block(self, memory: lr.ReplayMemory, slots: NDArray[Any], reserve: int) -> tuple[int, int]:
+        """One sampled block is contiguous, in the window and says what was stored; returns (stream, number) of its start."""
+        states = memory.states(slots)  # [L+1, F, 2]
+        stream, first = int(states[0, -1, 0]) - 1, int(states[0, -1, 1]) - 1
+        one = self.streams[stream]
+        numbers = range(first, first + len(slots))
+        assert numbers[-1] < len(one.slots), "the block goes beyond the newest slot"
+        first_frame = first - min(self.history, one.slots[first].frames) + 1
+        assert first_frame >= self.oldest(stream, reserve), "the block needs a frame that left the window"
+        assert_array_equal(states, [one.state(stream, number, self.history) for number in numbers])
+        actual = memory.transitions(slots)
+        expected = [one.slots[number] for number in numbers]
+        assert_array_equal(actual.actions, [slot.action for slot in expected])
+        assert_array_equal(actual.rewards, np.array([slot.reward for slot in expected], dtype=np.float32))
+        assert_array_equal(actual.behaviour_probs, np.array([slot.behaviour_prob for slot in expected], np.float32))
+        assert_array_equal(actual.terminated, [slot.terminated for slot in expected])
+        assert_array_equal(memory.ages(slots), [len(one.slots) - 1 - number for number in numbers])
+        return stream, first
+
+    def check_blocks(self, memory: lr.ReplayMemory, length: int, reserve: int, seed: int) -> None:
+        """Every block that can be drawn is right, and every one that should be possible is drawn."""
+        wanted = self.must_start(length, reserve)
+        rng = np.random.default_rng(seed)
+        num_blocks = 40 * max(1, len(wanted))  # one block is missed with a probability of e⁻⁴⁰
+        if not wanted:
+            with pytest.raises(lr.ConfigError):
+                memory.sample_blocks(num_blocks, length, rng, reserve)
+            return
+        slots = memory.sample_blocks(num_blocks, length, rng, reserve)
+        assert slots.shape == (num_blocks, length + 1)
+        assert {self.check_block(memory, block, reserve) for block in np.unique(slots, axis=0)} >= wanted
+
+
+class AgainstTheModel(RuleBasedStateMachine):
+    """Two memories, one in RAM and one in files, do what the list says, whatever happens in whatever order."""
+
+    @initialize(
+        history=st.integers(1, 4),
+        num_streams=st.integers(1, 3),
+        extra=st.integers(0, 6),
+        rest=st.integers(0, 2),
+        spare=st.sampled_from([0, 0, 1, 5]),
+    )
+    def make(self, history: int, num_streams: int, extra: int, rest: int, spare: int) -> None:
+        window = history + 1 + extra
+        capacity = window * num_streams + min(rest, num_streams - 1)  # what does not divide evenly is not used
+        self.directory = tempfile.TemporaryDirectory()
+        self.settings: dict[str, Any] = {
+            "capacity": capacity,
+            "observation_shape": OBSERVATION_SHAPE,
+            "observation_dtype": np.int32,
+            "history": history,
+            "num_streams": num_streams,
+            "spare": spare,
+        }
+        self.in_ram = lr.ReplayMemory(**self.settings)
+        self.in_files = lr.ReplayMemory(**self.settings, directory=self.directory.name)
+        self.model = Model(self.in_ram, window)
+        self.spare = spare
+        self.save()
+
+    def teardown(self) -> None:
+        if hasattr(self, "directory"):
+            del self.in_files
+            self.directory.cleanup()
+
+    @rule(stream=st.integers(0, 2), how=st.sampled_from(["on", "on", "on", "terminated", "truncated", "both", "abandon"]))
+    def step(self, stream: int, how: str) -> None:
+        stream %= len(self.model.streams)
+        if not self.model.streams[stream].is_open:
+            self.model.begin(stream, self.in_ram, self.in_files)
+        elif how == "abandon":
+            self.model.abandon(stream, self.in_ram, self.in_files)
+        else:
+            terminated, truncated = how in {"terminated", "both"}, how in {"truncated", "both"}
+            self.model.append(stream, self.in_ram, self.in_files, terminated=terminated, truncated=truncated)
+
+    @rule(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 30), end_probability=st.sampled_from([0.0, 0.1, 0.5]))
+    def many_steps(self, seed: int, steps: int, end_probability: float) -> None:
+        self.model.run(np.random.default_rng(seed), steps, end_probability, self.in_ram, self.in_files)
+
+    @rule()
+    def save(self) -> None:
+        self.saved = copy.deepcopy(self.in_files.get_state()), copy.deepcopy(self.model.streams)
+
+    def written_since_saved(self) -> int:
+        pairs = zip(self.model.streams, self.saved[1], strict=True)
+        return max(len(now.slots) - len(then.slots) for now, then in pairs)
+
+    @precondition(lambda self: self.written_since_saved() <= self.spare)
+    @rule()
+    def restore(self) -> None:
+        state, streams = copy.deepcopy(self.saved)
+        self.in_files = lr.ReplayMemory(**self.settings, directory=self.directory.name)
+        self.in_files.set_state(state)
+        self.in_ram.set_state(state)
+        self.model.streams = streams
+
+    @rule(length=st.integers(1, 6), reserve=st.sampled_from([0, 0, 1, 3, 50]), seed=st.integers(0, 2**32 - 1))
+    def sample(self, length: int, reserve: int, seed: int) -> None:
+        self.model.check_blocks(self.in_ram, length, reserve, seed)
+        self.model.check_blocks(self.in_files, length, reserve, seed)
+
+    @invariant()
+    def both_agree_with_the_model(self) -> None:
+        streams = self.model.streams
+        transitions = [
+            (stream, number)
+            for stream, number in self.model.must_start(length=1, reserve=0)
+            if streams[stream].slots[number].action != NO_ACTION
+        ]
+        for memory in (self.in_ram, self.in_files):
+            assert memory.written == tuple(len(one.slots) for one in streams)
+            assert len(memory) == len(transitions)
+            if all(one.slots for one in streams):
+                newest = [one.state(i, len(one.slots) - 1, memory.history) for i, one in enumerate(streams)]
+                assert_array_equal(memory.newest_states(), newest)
+        for name, array in self.in_ram.arrays.items():
+            assert_array_equal(self.in_files.arrays[name], array)
+
+
+AgainstTheModel.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=30)
+TestAgainstTheModel = AgainstTheModel.TestCase
+
+
+def simple_memory(capacity: int = 8, **settings: Any) -> lr.ReplayMemory:
+    return lr.ReplayMemory(capacity, (), np.uint8, **settings)
+
+
+def filled(memory: lr.ReplayMemory, steps: int, end_probability: float = 0.0, seed: int = 0) -> Model:
+    """A model and a memory that has made so many steps."""
+    model = Model(memory, memory.window)
+    model.run(np.random.default_rng(seed), steps, end_probability, memory)
+    return model
+
+
+def pair_memory(capacity: int, **settings: Any) -> lr.ReplayMemory:
+    return lr.ReplayMemory(capacity, OBSERVATION_SHAPE, np.int32, **settings)
+
+
+# --- golden -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_episodes_slot_by_slot() -> None:
+    """Observations 10, 11, 12 (terminated), then 20, 21 (truncated): five slots, of which two close an episode."""
+    memory = simple_memory()
+    memory.begin(np.uint8(10))
+    memory.append(3, 0.5, np.uint8(11), behaviour_prob=0.25)
+    memory.append(1, -1.0, np.uint8(12), terminated=True)
+    memory.begin(np.uint8(20))
+    memory.append(2, 2.0, np.uint8(21), truncated=True)
+    slots = np.arange(5)
+    assert memory.written == (5,)
+    assert_array_equal(memory.states(slots), [[10], [11], [12], [20], [21]])
+    transitions = memory.transitions(slots)
+    assert_array_equal(transitions.actions, [3, 1, NO_ACTION, 2, NO_ACTION])
+    assert_array_equal(transitions.rewards, [0.5, -1, 0, 2, 0])
+    assert_array_equal(transitions.behaviour_probs, [0.25, 1, 1, 1, 1])
+    assert_array_equal(transitions.terminated, [False, True, False, False, False])
+    assert len(memory) == 3
+    assert_array_equal(memory.ages(slots), [4, 3, 2, 1, 0])
+
+
+def test_history_is_zero_before_the_episode_and_never_reads_the_one_before() -> None:
+    memory = simple_memory(history=3)
+    memory.begin(np.uint8(10))
+    memory.append(0, 0.0, np.uint8(11), terminated=True)
+    memory.begin(np.uint8(20))
+    memory.append(0, 0.0, np.uint8(21))
+    memory.append(0, 0.0, np.uint8(22))
+    memory.append(0, 0.0, np.uint8(23))
+    assert_array_equal(
+        memory.states(np.arange(6)),
+        [[0, 0, 10], [0, 10, 11], [0, 0, 20], [0, 20, 21], [20, 21, 22], [21, 22, 23]],
+    )
+    assert_array_equal(memory.newest_states(), [[21, 22, 23]])
+
+
+def test_history_of_one_stream_never_reads_its_neighbour() -> None:
+    """Each stream's ring of 4 wraps: its first slot's history continues at its own last one."""
+    memory = simple_memory(capacity=8, history=3, num_streams=2)
+    for stream in (0, 1):
+        memory.begin(np.uint8(100 * stream), stream=stream)
+        for number in range(1, 6):
+            memory.append(0, 0.0, np.uint8(100 * stream + number), stream=stream)
+    assert_array_equal(memory.newest_states(), [[3, 4, 5], [103, 104, 105]])
+    # Slots 2 … 5 of each are left; a whole history of 3 and a successor leave slot 4 alone to start from.
+    assert len(memory) == 2
+    slots = memory.sample_blocks(50, 1, np.random.default_rng(0))
+    states = memory.states(slots[:, 0])
+    assert_array_equal(np.unique(states, axis=0), [[2, 3, 4], [102, 103, 104]])
+
+
+def test_a_truncated_step_bootstraps_from_its_true_final_observation() -> None:
+    memory = simple_memory()
+    memory.begin(np.uint8(1))
+    memory.append(0, 5.0, np.uint8(9), truncated=True)  # the final observation is 9
+    memory.begin(np.uint8(2))  # the next episode starts elsewhere
+    memory.append(0, 7.0, np.uint8(3), terminated=True)
+
+    def state_as_value(states: NDArray[Any]) -> NDArray[Any]:
+        return states.astype(np.float32)  # [n, 1]
+
+    block = make_block(memory, np.array([[0, 1, 2, 3]]), state_as_value, discount=0.5)
+    assert_array_equal(block.continues, [[False, False, False]])
+    assert_array_equal(block.discounts, [[0.5, 0, 0]])  # truncated, closing, terminated
+    returns = lr.parse_estimator("peng:1")(block)
+    assert returns[0, 0] == 5 + 0.5 * 9
+    assert returns[0, 2] == 7
+
+
+def test_a_step_that_is_terminated_and_truncated_is_terminated() -> None:
+    memory = simple_memory()
+    memory.begin(np.uint8(1))
+    memory.append(0, 5.0, np.uint8(9), terminated=True, truncated=True)
+    assert_array_equal(memory.transitions(np.array([0, 1])).terminated, [True, False])
+
+
+def test_abandoning_is_a_truncation_by_the_last_action() -> None:
+    abandoned, truncated = simple_memory(), simple_memory()
+    for memory in (abandoned, truncated):
+        memory.begin(np.uint8(1))
+        memory.append(0, 1.0, np.uint8(2))
+        memory.append(1, 2.0, np.uint8(3), truncated=memory is truncated)
+    abandoned.abandon()
+    for memory in (abandoned, truncated):
+        memory.begin(np.uint8(4))
+        memory.append(0, 3.0, np.uint8(5))
+    for name, array in abandoned.arrays.items():
+        assert_array_equal(array, truncated.arrays[name])
+    assert abandoned.get_state() == truncated.get_state()
+    assert len(abandoned) == 3
+
+
+def test_an_abandoned_first_observation_is_no_transition() -> None:
+    memory = simple_memory()
+    memory.begin(np.uint8(1))
+    memory.abandon()
+    memory.begin(np.uint8(2))
+    memory.append(0, 1.0, np.uint8(3))
+    assert len(memory) == 1
+    assert_array_equal(memory.transitions(np.arange(3)).actions, [NO_ACTION, 0, NO_ACTION])
+
+
+def test_len_counts_transitions_while_the_ring_fills_and_wraps() -> None:
+    memory = simple_memory(capacity=6, history=2)
+    assert len(memory) == 0
+    memory.begin(np.uint8(0))
+    lengths = []
+    for number in range(1, 10):
+        memory.append(0, 0.0, np.uint8(number))
+        lengths.append(len(memory))
+    # Full with 6 slots = 5 transitions; once one is overwritten, the oldest slot left has lost a frame of its history.
+    assert lengths == [1, 2, 3, 4, 5, 4, 4, 4, 4]
+
+
+def test_a_million_atari_frames_cost_at_most_7_point_2_gigabytes() -> None:
+    memory = lr.ReplayMemory(1_000, (84, 84), np.uint8, history=4)
+    assert memory.nbytes == sum(array.nbytes for array in memory.arrays.values())
+    assert memory.nbytes * 1_000 <= 7.2e9
+
+
+def test_spare_slots_cost_memory_but_are_not_sampled() -> None:
+    memory = pair_memory(5, spare=20)
+    model = filled(memory, 19)
+    assert len(memory) == 4
+    model.check_blocks(memory, length=1, reserve=0, seed=0)
+    assert memory.nbytes == 5 * pair_memory(5).nbytes
+
+
+# --- property ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", [1, 2, 4])
+@pytest.mark.parametrize("spare", [0, 3])
+def test_no_block_crosses_the_write_position_in_any_state_of_the_ring(history: int, spare: int) -> None:
+    memory = pair_memory(24, history=history, num_streams=2, spare=spare)
+    model = Model(memory, window=12)
+    rng = np.random.default_rng(history)
+    for _ in range(60):  # one step at a time, until each ring has gone round more than once
+        model.run(rng, 1, 0.15, memory)
+        for length, reserve in ((1, 0), (5, 0), (11 - history, 2)):
+            model.check_blocks(memory, length, reserve, seed=0)
+
+
+def test_a_block_as_long_as_the_memory_allows_has_one_start() -> None:
+    memory = pair_memory(10)
+    model = filled(memory, 25)
+    model.check_blocks(memory, length=9, reserve=0, seed=0)
+    assert len(np.unique(memory.sample_blocks(30, 9, np.random.default_rng(0)), axis=0)) == 1
+    with pytest.raises(lr.ConfigError, match="block of 10 steps"):
+        memory.sample_blocks(1, 10, np.random.default_rng(0))
+
+
+def test_streams_too_short_for_a_block_are_left_out() -> None:
+    memory = pair_memory(40, num_streams=4)
+    model = Model(memory, window=10)
+    for stream, steps in ((0, 2), (2, 9)):  # streams 1 and 3 are empty
+        model.begin(stream, memory)
+        for _ in range(steps):
+            model.append(stream, memory)
+    model.check_blocks(memory, length=1, reserve=0, seed=0)
+    model.check_blocks(memory, length=4, reserve=0, seed=0)
+    starts = memory.states(memory.sample_blocks(200, 4, np.random.default_rng(0))[:, 0])
+    assert set(starts[:, 0, 0].tolist()) == {3}  # stream 2 alone
+
+
+def test_block_starts_are_uniform_over_all_streams() -> None:
+    """One stream has wrapped, one is half full: every start is as likely as any other."""
+    memory = pair_memory(40, num_streams=2)
+    model = Model(memory, window=20)
+    for stream, steps in ((0, 33), (1, 9)):
+        model.begin(stream, memory)
+        for _ in range(steps):
+            model.append(stream, memory)
+    wanted = model.must_start(length=3, reserve=0)
+    assert len(wanted) == 17 + 7
+    slots = memory.sample_blocks(24_000, 3, np.random.default_rng(7))
+    starts, counts = np.unique(memory.states(slots[:, 0])[:, 0], axis=0, return_counts=True)
+    assert {(int(stream) - 1, int(number) - 1) for stream, number in starts} == wanted
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+def test_what_was_sampled_with_a_reserve_survives_so_many_new_slots() -> None:
+    memory = pair_memory(30, history=3, num_streams=2)
+    model = filled(memory, 70, end_probability=0.1)
+    slots = memory.sample_blocks(100, 4, np.random.default_rng(0), reserve=6)
+    states, transitions = memory.states(slots.reshape(-1)), memory.transitions(slots[:, :-1])
+    for stream, written in enumerate(memory.written):
+        if not model.streams[stream].is_open:
+            model.begin(stream, memory)
+        while memory.written[stream] < written + 6:
+            model.append(stream, memory)
+    assert_array_equal(memory.states(slots.reshape(-1)), states)
+    for now, then in zip(memory.transitions(slots[:, :-1]), transitions, strict=True):
+        assert_array_equal(now, then)
+
+
+def test_sampling_reads_only_the_generator_it_is_given() -> None:
+    memory = pair_memory(30)
+    filled(memory, 50)
+    first = memory.sample_blocks(20, 3, np.random.default_rng(1))
+    assert_array_equal(memory.sample_blocks(20, 3, np.random.default_rng(1)), first)
+    assert not np.array_equal(memory.sample_blocks(20, 3, np.random.default_rng(2)), first)
+
+
+def test_states_are_copies() -> None:
+    for history in (1, 3):
+        memory = pair_memory(10, history=history)
+        filled(memory, 5)
+        before = memory.observations.copy()
+        memory.states(np.array([1, 2, 3]))[:] = 99
+        assert_array_equal(memory.observations, before)
+
+
+def test_what_is_stored_does_not_change_with_the_caller_s_array() -> None:
+    memory = pair_memory(10)
+    observation = np.array([1, 2], dtype=np.int32)
+    memory.begin(observation)
+    observation[:] = 7
+    assert_array_equal(memory.newest_states(), [[[1, 2]]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.bool_])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4)])
+def test_any_observation_shape_and_dtype_comes_back(shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+    rng = np.random.default_rng(0)
+    observations = (rng.random((5, *shape)) * 2).astype(dtype)
+    memory = lr.ReplayMemory(10, shape, dtype, history=2)
+    memory.begin(observations[0])
+    for observation in observations[1:]:
+        memory.append(0, 0.0, observation)
+    states = memory.states(np.arange(5))
+    assert states.dtype == dtype
+    assert_array_equal(states[:, 1], observations)
+    assert_array_equal(states[1:, 0], observations[:-1])
+
+
+# --- behaviour: files -------------------------------------------------------------------------------------------------
+
+
+def test_reopened_files_go_on_as_if_never_closed(tmp_path: Path) -> None:
+    """Saved in mid-episode, written on within the spare slots, reopened, and fed the same steps again."""
+    settings: dict[str, Any] = {"history": 3, "num_streams": 2, "spare": 6}
+    memory = pair_memory(20, **settings, directory=tmp_path)
+    model = filled(memory, 53, end_probability=0.2)
+    state = memory.get_state()
+    then = copy.deepcopy(model.streams)
+    model.run(np.random.default_rng(1), 4, 0.2, memory)
+    after = {name: array.copy() for name, array in memory.arrays.items()}
+    del memory
+
+    reopened = pair_memory(20, **settings, directory=tmp_path)
+    reopened.set_state(state)
+    model.streams = then
+    assert reopened.get_state() == state
+    for length in (1, 3):
+        model.check_blocks(reopened, length, reserve=0, seed=0)
+    model.run(np.random.default_rng(1), 4, 0.2, reopened)
+    for name, array in reopened.arrays.items():
+        assert_array_equal(array, after[name])
+    model.check_blocks(reopened, length=2, reserve=0, seed=0)
+
+
+def test_the_state_is_plain_and_its_own(tmp_path: Path) -> None:
+    memory = pair_memory(10, directory=tmp_path)
+    model = filled(memory, 3)
+    state = memory.get_state()
+    assert json.loads(json.dumps(state)) == state
+    kept = copy.deepcopy(state)
+    model.append(0, memory)
+    assert state == kept  # writing on does not change what was given out
+    memory.set_state(state)
+    state["written"][0] = 1
+    assert memory.get_state() == kept
+
+
+def test_files_have_their_full_size_from_the_start(tmp_path: Path) -> None:
+    memory = pair_memory(1_000, directory=tmp_path)
+    paths = sorted(tmp_path.iterdir())
+    assert [path.name for path in paths] == sorted(f"{name}.bin" for name in memory.arrays)
+    assert sum(path.stat().st_size for path in paths) >= memory.nbytes
+    assert sum(path.stat().st_blocks * 512 for path in paths) >= memory.nbytes  # claimed, not sparse
+
+
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
+    memory = pair_memory(4, directory=tmp_path / "run" / "memory")
+    filled(memory, 2)
+    assert (tmp_path / "run" / "memory" / "observations.bin").exists()
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def begun(**settings: Any) -> lr.ReplayMemory:
+    memory = pair_memory(8, **settings)
+    memory.begin(OBSERVATION)
+    return memory
+
+
+OBSERVATION = np.ones(2, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "names"),
+    [
+        (lambda: pair_memory(1), "capacity"),
+        (lambda: pair_memory(4, history=4), "capacity"),
+        (lambda: pair_memory(9, history=4, num_streams=2), "capacity"),
+        (lambda: pair_memory(10, num_streams=0), "streams"),
+        (lambda: pair_memory(-5), "capacity"),
+        (lambda: pair_memory(10, history=0), "history"),
+        (lambda: pair_memory(1_000, history=256), "history"),
+        (lambda: pair_memory(10, spare=-1), "spare"),
+        (lambda: pair_memory(8).append(0, 0.0, OBSERVATION), "begin"),
+        (lambda: begun().begin(OBSERVATION), "begin"),
+        (lambda: begun().append(0, 0.0, np.zeros(3)), "shape"),
+        (lambda: begun().append(0, 0.0, np.zeros((1, 2))), "shape"),
+        (lambda: pair_memory(8).begin(np.float32(1)), "shape"),
+        (lambda: begun().append(0, float("nan"), OBSERVATION), "reward"),
+        (lambda: begun().append(0, float("inf"), OBSERVATION), "reward"),
+        (lambda: begun().append(0, 1e39, OBSERVATION), "reward"),  # infinite as float32
+        (lambda: begun().append(-1, 0.0, OBSERVATION), "action"),
+        (lambda: begun().append(2**31, 0.0, OBSERVATION), "action"),
+        (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=0.0), "prob"),
+        (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=-0.5), "prob"),
+        (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=1.5), "prob"),
+        (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=float("nan")), "prob"),
+        (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=1e-60), "prob"),  # zero as float32
+        (lambda: begun().begin(OBSERVATION, stream=1), "stream"),
+        (lambda: begun().append(0, 0.0, OBSERVATION, stream=1), "stream"),
+        (lambda: begun().sample_blocks(1, 1, np.random.default_rng(0)), "block"),
+        (lambda: pair_memory(8).sample_blocks(1, 1, np.random.default_rng(0)), "block"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(mistake: Callable[[], object], names: str) -> None:
+    with pytest.raises(lr.ConfigError, match=names) as caught:
+        mistake()
+    assert_one_sentence(caught.value)
+
+
+def assert_one_sentence(error: Exception) -> None:
+    text = str(error)
+    assert text.endswith(".")
+    assert ". " not in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"next_observation": np.zeros(3, dtype=np.int32)},
+        {"reward": float("nan")},
+        {"action": -1},
+        {"action": 2**31},
+        {"behaviour_prob": 0.0},
+    ],
+)
+def test_a_refused_step_leaves_no_trace(mistake: dict[str, Any]) -> None:
+    memory = pair_memory(8)
+    filled(memory, 3)
+    before, state = {name: array.copy() for name, array in memory.arrays.items()}, memory.get_state()
+    arguments: dict[str, Any] = {"action": 0, "reward": 0.0, "next_observation": OBSERVATION}
+    with pytest.raises(lr.ConfigError):
+        memory.append(**{**arguments, **mistake})
+    assert memory.get_state() == state
+    for name, array in memory.arrays.items():
+        assert_array_equal(array, before[name])
+
+
+def test_observations_that_the_dtype_cannot_hold_are_refused() -> None:
+    """Pixels scaled to [0, 1] would all be stored as 0 in a memory of uint8."""
+    memory = lr.ReplayMemory(8, (2,), np.uint8)
+    with pytest.raises(lr.ConfigError, match="dtype|uint8") as caught:
+        memory.begin(np.array([0.5, 0.25]))
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"capacity": 11},
+        {"spare": 1},
+        {"num_streams": 3},
+        {"observation_shape": (3,)},
+        {"observation_dtype": np.uint8},
+    ],
+)
+def test_files_of_another_size_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"capacity": 10, "observation_shape": (2,), "observation_dtype": np.int32}
+    filled(lr.ReplayMemory(**settings, directory=tmp_path), 5)
+    with pytest.raises(DamageError, match="bytes") as caught:
+        lr.ReplayMemory(**{**settings, **other}, directory=tmp_path)
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "frames"])
+@pytest.mark.parametrize("content", [b"", b"hello", bytes(10_000)])
+def test_files_of_something_else_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / f"{name}.bin").write_bytes(content)
+    with pytest.raises(DamageError, match=name) as caught:
+        pair_memory(10, directory=tmp_path)
+    assert_one_sentence(caught.value)
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    """Mapping it would fill the missing end with zeros."""
+    filled(pair_memory(1_000, directory=tmp_path), 999)
+    path = tmp_path / "observations.bin"
+    os.truncate(path, 500)
+    with pytest.raises(DamageError, match="observations") as caught:
+        pair_memory(1_000, directory=tmp_path)
+    assert_one_sentence(caught.value)
