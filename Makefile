@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $$(test ! -e $(BEGUN) || echo --clear) .venv
 	@touch $(BEGUN)
 	@{ $(PIP) "$$(grep '^torch==' constraints.txt)" && $(PIP) -e '.[all,dev]'; } >$(LOG) 2>&1 || \
-		{ rm $(BEGUN); tail -n 20 $(LOG); echo "The set-up failed; make clean starts afresh."; exit 1; } >&2
+		{ rm -f $(BEGUN); tail -n 20 $(LOG); echo "The set-up failed; make clean starts afresh."; exit 1; } >&2
 	@mv $(BEGUN) $@ && touch $@
 
 demo: setup ## train DQN(λ) on MinAtar Breakout for a few minutes; leaves a learning curve and an animation

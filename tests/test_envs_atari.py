@@ -171,16 +171,16 @@ def test_the_frame_limit_is_exact_and_is_truncation() -> None:
 
 
 def test_sticky_frames_come_with_their_probability() -> None:
-    # Freeway shows an UP in the very frame it is pressed in, so the picture after one frame tells whether it stuck.
-    environment = Atari("freeway", AtariConfig(frame_skip=1, noop_max=0, sticky=0.25))
-    up, noop = environment.spec.action_names.index("up"), environment.spec.action_names.index("noop")
-    plain = Atari("freeway", AtariConfig(frame_skip=1, noop_max=0))
+    # Breakout shows a FIRE in the very frame it is pressed in, so the picture after one frame tells whether it stuck.
+    environment = Atari("breakout", AtariConfig(frame_skip=1, noop_max=0, sticky=0.25))
+    fire, noop = environment.spec.action_names.index("fire"), environment.spec.action_names.index("noop")
+    plain = Atari("breakout", AtariConfig(frame_skip=1, noop_max=0))
     plain.reset(0)
     plain.step(noop)
     stuck = 0
     for seed in range(160):
         environment.reset(seed)
-        environment.step(up)
+        environment.step(fire)
         stuck += bool((environment.render() == plain.render()).all())
     assert abs(stuck / 160 - 0.25) < 0.14  # four standard deviations
 

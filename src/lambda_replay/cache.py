@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lambda_replay.data import NO_ACTION, Block, Booleans, Floats, Integers, Minibatch
 from lambda_replay.errors import ConfigError
 from lambda_replay.estimators import Estimator, Explanation, explain
-from lambda_replay.memory import ReplayMemory
+from lambda_replay.memory import ReplayMemory, Transitions
 
 QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation] -> Q-values [n, A]
 
@@ -124,18 +124,25 @@ def refresh(
     if not 0 <= discount <= 1:
         raise ConfigError(f"discount is {discount}; give a number from 0 to 1.")
     slots = memory.sample_blocks(size // block_length, block_length + tail, rng, reserve)  # [K, L+1]
-    block = make_block(memory, slots, q_function, discount=discount, chunk_size=chunk_size)
+    transitions = memory.transitions(slots)
+    block = make_block(memory, slots, transitions, q_function, discount=discount, chunk_size=chunk_size)
     return Cache(memory, slots[:, :block_length], block, explain(estimator, block))
 
 
 def make_block(
-    memory: ReplayMemory, slots: Integers, q_function: QFunction, *, discount: float, chunk_size: int = 1024
+    memory: ReplayMemory,
+    slots: Integers,
+    transitions: Transitions,
+    q_function: QFunction,
+    *,
+    discount: float,
+    chunk_size: int = 1024,
 ) -> Block:
     """The blocks of slots [K, L+1] with the Q-values of all their states, computed in chunks of bounded size."""
     flat = slots.reshape(-1)
     starts = range(0, len(flat), chunk_size)
     q_values = np.concatenate([q_function(memory.states(flat[start : start + chunk_size])) for start in starts])
-    actions, rewards, behaviour_probs, terminated = memory.transitions(slots)  # [K, L+1] each
+    actions, rewards, behaviour_probs, terminated = transitions  # [K, L+1] each
     is_action = actions != NO_ACTION
     has_future = is_action[:, :-1] & ~terminated[:, :-1]
     return Block(

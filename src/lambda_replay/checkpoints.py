@@ -1,4 +1,4 @@
-"""Checkpoints: saving a run so that it survives any crash, and finding the newest one that is sound; nothing loaded here can execute.
+"""Checkpoints: saving a run so that it survives any crash, and finding what of it is sound; nothing loaded here can execute.
 
 A checkpoint is ``checkpoints/STEP/`` with weights, optimizer and ``state.json``, plus the part of the memory's own
 files that it relies on. Those are written in place and only once, so a checkpoint costs what is new. ``state.json``
@@ -10,30 +10,44 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch import Tensor
 
-from lambda_replay.errors import DamageError
-from lambda_replay.files import load_tensors, save_tensors, sync_directory, write_atomically
+from lambda_replay.config import RunConfig, from_dict
+from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.files import (
+    checksum,
+    file_checksum,
+    parse_tensors,
+    read_json,
+    save_tensors,
+    sync_directory,
+    write_atomically,
+)
 from lambda_replay.memory import ReplayMemory
 
 CHECKPOINTS = "checkpoints"
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+FORMAT = 1  # of state.json and of the memory's files
 NUM_KEPT = 2
 CHUNK = 1024  # slots per checksum of the memory
-SLOTS_PER_STEP = 2  # at the most: an episode of one step takes its observation and its closing slot
+SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its closing slot and the next one's first
+SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
+WITH_NEWEST = ("observations", "frames")  # what the newest slot holds already; the rest waits for its action
+
+ReadSlots = Callable[[str, int, int], Any]  # bytes of one of the memory's arrays, from a slot up to another
 
 
 class Checkpoint(NamedTuple):
     """Everything a run needs to go on exactly as if it had never stopped, beside the memory's files."""
 
     step: int
-    state: dict[str, Any]  # plain values: loop, agent, streams, memory, log positions
+    state: dict[str, Any]  # plain values; state.json says which
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
 
@@ -41,48 +55,90 @@ class Checkpoint(NamedTuple):
 def spare_slots(interval: int, num_streams: int) -> int:
     """Spare slots per stream so that nothing a kept checkpoint relies on is overwritten.
 
-    Since the older of two kept checkpoints at most two intervals have passed; one chunk more keeps the oldest
-    checksum of its window whole.
+    A checkpoint is removed when the second one after it is complete. Until then its stream has written at most
+    2 × (slots of an interval + one for a resume) slots. It relies on its window, and on the rest of the chunk in
+    which that begins. So nothing it needs is overwritten if window + 2 × (...) + chunk slots fit in the ring.
     """
-    return NUM_KEPT * SLOTS_PER_STEP * (interval // num_streams) + CHUNK if interval > 0 else 0
+    if interval == 0:
+        return 0
+    return NUM_KEPT * (SLOTS_PER_STEP * (interval // num_streams) + SLOTS_PER_RESUME) + CHUNK
 
 
 class MemoryChecksums:
     """Checksums of the memory's slots in chunks; a chunk that is complete is read only once."""
 
     def __init__(self) -> None:
-        self._complete: dict[tuple[int, int], str] = {}  # (stream, chunk number) -> checksum
+        self._complete: dict[str, str] = {}  # "stream.chunk" -> checksum
+
+    def adopt(self, state: Mapping[str, Any]) -> None:
+        """Start from the checksums of a checkpoint that was found sound."""
+        written = state["memory"]["written"]
+        for name, value in state["checksums"]["memory"].items():
+            stream, chunk = _parse_chunk(name)
+            if _is_complete(chunk, written[stream]):
+                self._complete[name] = value
 
     def update(self, memory: ReplayMemory) -> dict[str, str]:
         """Checksums of all chunks that the window needs, by name."""
+        arrays = memory.arrays
         checksums: dict[str, str] = {}
-        for stream, written in enumerate(memory.written):
-            for chunk in _chunks_of_window(memory, written):
-                key, end = (stream, chunk), (chunk + 1) * CHUNK
-                if end >= written:  # still being written; the newest slot has no action yet
-                    checksums[f"{stream}.{chunk}"] = chunk_checksum(memory, stream, chunk, written)
-                    continue
-                if key not in self._complete:
-                    self._complete[key] = chunk_checksum(memory, stream, chunk, written)
-                checksums[f"{stream}.{chunk}"] = self._complete[key]
-        self._complete = {key: value for key, value in self._complete.items() if f"{key[0]}.{key[1]}" in checksums}
+        for name, stream, chunk in _chunks(memory.written, memory.window):
+            known = self._complete.get(name)
+            checksums[name] = known or _chunk_checksum(
+                lambda array, first, last: arrays[array][first:last].data,
+                list(arrays),
+                slots=_ChunkSlots(stream, chunk, memory.written[stream], memory.ring),
+            )
+        self._complete = {
+            name: checksums[name]
+            for name, stream, chunk in _chunks(memory.written, memory.window)
+            if _is_complete(chunk, memory.written[stream])
+        }
         return checksums
 
 
-def _chunks_of_window(memory: ReplayMemory, written: int) -> range:
-    oldest = max(0, written - memory.window)
-    return range(oldest // CHUNK, -(-written // CHUNK))
+def _chunks(written: tuple[int, ...] | list[int], window: int) -> Iterator[tuple[str, int, int]]:
+    """Name, stream and number of every chunk that a stream's window touches."""
+    for stream, count in enumerate(written):
+        for chunk in range(max(0, count - window) // CHUNK, -(-count // CHUNK)):
+            yield f"{stream}.{chunk}", stream, chunk
 
 
-def chunk_checksum(memory: ReplayMemory, stream: int, chunk: int, written: int) -> str:
-    """Checksum of the written slots of a chunk; of the newest slot, which has no action yet, the observation alone."""
-    numbers = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, written))
-    slots = stream * memory.ring + numbers % memory.ring
-    settled = slots[:-1] if numbers[-1] == written - 1 else slots
+def _parse_chunk(name: str) -> tuple[int, int]:
+    stream, chunk = name.split(".")
+    return int(stream), int(chunk)
+
+
+def _is_complete(chunk: int, written: int) -> bool:
+    """Whether nothing in the chunk will change: it is full, and its last slot has its action."""
+    return (chunk + 1) * CHUNK < written
+
+
+class _ChunkSlots(NamedTuple):
+    """The written slots of one chunk, and where in the memory's arrays they are."""
+
+    stream: int
+    chunk: int
+    written: int
+    ring: int
+
+    def spans(self, array: str) -> Iterator[tuple[int, int]]:
+        """One or, over the ring's end, two ranges of slots; of the newest slot only what it holds already."""
+        first, last = self.chunk * CHUNK, min((self.chunk + 1) * CHUNK, self.written)
+        if last == self.written and array not in WITH_NEWEST:
+            last -= 1
+        while first < last:
+            place = first % self.ring
+            size = min(last - first, self.ring - place)
+            yield self.stream * self.ring + place, self.stream * self.ring + place + size
+            first += size
+
+
+def _chunk_checksum(read: ReadSlots, arrays: list[str], slots: _ChunkSlots) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for name, array in memory.arrays.items():
-        has_newest = name in ("observations", "frames")
-        digest.update(np.ascontiguousarray(array[slots if has_newest else settled]).data)
+    for array in arrays:
+        for first, last in slots.spans(array):
+            digest.update(read(array, first, last))
     return digest.hexdigest()
 
 
@@ -90,7 +146,8 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
     """Write a checkpoint; until its last moment the ones before it are what counts."""
     place = run / CHECKPOINTS / str(checkpoint.step)
     try:
-        shutil.rmtree(place, ignore_errors=True)
+        if place.exists():  # a crash left it half-written
+            shutil.rmtree(place)
         place.mkdir(parents=True)
         memory.flush()
         save_tensors(place / WEIGHTS, checkpoint.weights)
@@ -100,94 +157,212 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
             "files": {name: file_checksum(place / name) for name in (WEIGHTS, OPTIMIZER)},
             "logs": {name: file_checksum(run / name, length) for name, length in checkpoint.state["logs"].items()},
         }
-        payload = json.dumps({**checkpoint.state, "step": checkpoint.step, "checksums": vouched})
-        text = json.dumps({"checksum": _text_checksum(payload), "payload": payload})
+        layout = {name: array[:1].nbytes for name, array in memory.arrays.items()}
+        payload = json.dumps(
+            {**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched}
+        )
+        text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
         write_atomically(place / STATE, text.encode())
+        sync_directory(place.parent)
     except OSError:
-        shutil.rmtree(place, ignore_errors=True)
+        remove_checkpoint(run, checkpoint.step)  # what was written of it may be all the room there was
         raise
-    sync_directory(place.parent)
-    for old in saved_steps(run)[NUM_KEPT:]:
-        remove_checkpoint(run, old)
+    keep_checkpoints(run, checkpoint.step)
+
+
+def keep_checkpoints(run: Path, newest: int) -> None:
+    """Remove all checkpoints but the given one and those just before it."""
+    kept = [step for step in saved_steps(run) if step <= newest][:NUM_KEPT]
+    for step in all_steps(run):
+        if step not in kept:
+            remove_checkpoint(run, step)
 
 
 def saved_steps(run: Path) -> list[int]:
     """Steps of the checkpoints whose writing came to its end, newest first."""
-    place = run / CHECKPOINTS
-    names = [entry.name for entry in place.iterdir()] if place.is_dir() else []
-    return sorted((int(name) for name in names if name.isdecimal() and (place / name / STATE).exists()), reverse=True)
+    return [step for step in all_steps(run) if (run / CHECKPOINTS / str(step) / STATE).exists()]
 
 
 def all_steps(run: Path) -> list[int]:
     """Steps of all checkpoints, unfinished ones too, newest first."""
     place = run / CHECKPOINTS
     names = [entry.name for entry in place.iterdir()] if place.is_dir() else []
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    return sorted((int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,17}", name)), reverse=True)
 
 
 def remove_checkpoint(run: Path, step: int) -> None:
     """Remove a checkpoint, its voucher first, so that what is left never looks whole."""
     place = run / CHECKPOINTS / str(step)
-    (place / STATE).unlink(missing_ok=True)
-    shutil.rmtree(place, ignore_errors=True)
+    if (place / STATE).is_file():
+        (place / STATE).unlink()
+    shutil.rmtree(place, ignore_errors=True)  # what is left of it is no checkpoint; the next removal tries again
 
 
 def read_state(run: Path, step: int) -> dict[str, Any]:
-    """A checkpoint's plain values, their checksum checked; the files they vouch for are not."""
+    """A checkpoint's plain values, their checksum checked and their structure; the files they vouch for are not."""
     path = run / CHECKPOINTS / str(step) / STATE
     try:
-        outer = json.loads(path.read_bytes())
-        payload = outer["payload"]
-        if set(outer) != {"checksum", "payload"} or outer["checksum"] != _text_checksum(payload):
-            raise DamageError(f"{path} is damaged (its checksum does not fit).")
-        state: dict[str, Any] = json.loads(payload)
-        return state
-    except OSError as error:
-        raise DamageError(f"{path} cannot be read ({error.strerror}).") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise DamageError(f"{path} is damaged (it is not what was written).") from None
-
-
-def check_checkpoint(run: Path, step: int, memory: ReplayMemory) -> Iterator[str]:
-    """One sentence for each part of a checkpoint that is not sound; ``memory`` is set to the checkpoint's state."""
+        outer = read_json(path)
+    except FileNotFoundError:
+        raise DamageError(f"{path} is missing.") from None
+    if not has_form(outer, {"format": int, "checksum": str, "payload": str}):
+        raise DamageError(f"{path} is damaged (it is not what was written).")
+    if outer["format"] != FORMAT:
+        raise DamageError(f"{path} has format {outer['format']}, but this version of lambda-replay reads {FORMAT}.")
     try:
-        state = read_state(run, step)
-    except DamageError as error:
-        yield str(error)
-        return
-    place = run / CHECKPOINTS / str(step)
-    files = [(place / name, None, checksum) for name, checksum in state["checksums"]["files"].items()]
-    logs = [(run / name, state["logs"][name], checksum) for name, checksum in state["checksums"]["logs"].items()]
-    for path, length, checksum in files + logs:
+        payload = outer["payload"].encode()
+        state: dict[str, Any] = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise DamageError(f"{path} is damaged (it is not what was written).") from None
+    if outer["checksum"] != checksum(payload):
+        raise DamageError(f"{path} is damaged (its checksum does not fit).")
+    if not _is_consistent(state, step):
+        raise DamageError(f"{path} is damaged (its parts contradict each other).")
+    return state
+
+
+STATE_FORM: dict[str, Any] = {
+    "step": int,
+    "config": dict,
+    "device": str,
+    "threads": int,
+    "seconds": float,
+    "loop": dict,
+    "agent": dict,
+    "streams": dict,
+    "memory": {"written": [int], "is_open": [int]},
+    "logs": {str: int},
+    "slot_bytes": {str: int},
+    "checksums": {"memory": {str: str}, "files": {WEIGHTS: str, OPTIMIZER: str}, "logs": {str: str}},
+}
+
+
+def has_form(value: Any, form: Any) -> bool:
+    """Whether plain values have the types and keys of ``form``: {"name": int}, {str: int} for any names, [int] for a list.
+
+    A float may be a whole number; a bool is not a number.
+    """
+    if isinstance(form, list):
+        return isinstance(value, list) and all(has_form(item, form[0]) for item in value)
+    if not isinstance(form, dict):
+        return type(value) is form or (form is float and type(value) is int)
+    if not isinstance(value, dict):
+        return False
+    if set(form) == {str}:
+        return all(has_form(item, form[str]) for item in value.values())
+    return set(value) == set(form) and all(has_form(item, form[name]) for name, item in value.items())
+
+
+def form_of(value: Any) -> Any:
+    """The form of some plain values without lists of unknown length."""
+    if isinstance(value, dict):
+        return {name: form_of(item) for name, item in value.items()}
+    return [form_of(value[0])] if isinstance(value, list) else type(value)
+
+
+def _is_consistent(state: Any, step: int) -> bool:
+    if not has_form(state, STATE_FORM) or state["step"] != step:
+        return False
+    try:
+        config = saved_config(state)
+    except DamageError:
+        return False
+    written, is_open = state["memory"]["written"], state["memory"]["is_open"]
+    return (
+        len(written) == len(is_open) == config.envs
+        and all(count > 0 for count in written)  # at a boundary every stream is in the middle of a game
+        and all(flag == 1 for flag in is_open)
+        and set(state["logs"]) == set(state["checksums"]["logs"])
+        and all(length >= 0 for length in state["logs"].values())
+        and all(name.isidentifier() and size > 0 for name, size in state["slot_bytes"].items())
+        and list(state["checksums"]["memory"]) == [name for name, *_ in _chunks(written, _window(config))]
+    )
+
+
+def saved_config(state: Mapping[str, Any]) -> RunConfig:
+    """The config a checkpoint was made with."""
+    try:
+        return from_dict(state["config"])
+    except (ConfigError, TypeError, ValueError, OverflowError) as error:
+        raise DamageError(f"the config of a checkpoint is damaged or of another version: {error}") from None
+
+
+def _window(config: RunConfig) -> int:
+    return config.memory.capacity // config.envs
+
+
+def find_damage(run: Path, state: Mapping[str, Any], memory: Path) -> Iterator[str]:
+    """One sentence for each part of a checkpoint that is not sound; ``memory`` is the directory of the memory's files.
+
+    Nothing is changed, and the memory is read as plain files: a file that is too short is then no crash.
+    """
+    place, checksums = run / CHECKPOINTS / str(state["step"]), state["checksums"]
+    parts = [(place / name, None, wanted) for name, wanted in checksums["files"].items()]
+    parts += [(run / name, state["logs"][name], wanted) for name, wanted in checksums["logs"].items()]
+    for path, length, wanted in parts:
         try:
-            if file_checksum(path, length) != checksum:
+            if file_checksum(path, length) != wanted:
                 yield f"{path} is damaged (its checksum does not fit)."
         except OSError as error:
             yield f"{path} cannot be read ({error.strerror})."
-    memory.set_state(state["memory"])
-    for name, checksum in state["checksums"]["memory"].items():
-        stream, chunk = (int(part) for part in name.split("."))
-        if chunk_checksum(memory, stream, chunk, memory.written[stream]) != checksum:
-            yield f"the replay memory of {run} is damaged (stream {stream}, slots from {chunk * CHUNK})."
+    yield from _find_memory_damage(state, memory)
 
 
-def load_checkpoint(run: Path, step: int) -> Checkpoint:
-    """A checkpoint that ``check_checkpoint`` found sound."""
-    place = run / CHECKPOINTS / str(step)
-    return Checkpoint(step, read_state(run, step), load_tensors(place / WEIGHTS), load_tensors(place / OPTIMIZER))
+def _find_memory_damage(state: Mapping[str, Any], directory: Path) -> Iterator[str]:
+    config = saved_config(state)
+    ring = _window(config) + spare_slots(config.checkpoint_interval, config.envs)
+    slot_bytes = state["slot_bytes"]
+    readable = []
+    for name, size in slot_bytes.items():
+        path, wanted = directory / f"{name}.bin", config.envs * ring * size
+        try:
+            found = path.stat().st_size
+        except OSError as error:
+            yield f"{path} cannot be read ({error.strerror})."
+            continue
+        if found != wanted or not path.is_file():
+            yield f"{path} has {found:,} bytes instead of {wanted:,}."
+        else:
+            readable.append(name)
+    if len(readable) < len(slot_bytes):
+        return  # the checksums are of all files together
+    try:
+        yield from _find_damaged_chunks(state, directory, ring)
+    except OSError as error:
+        yield f"the replay memory in {directory} cannot be read ({error.strerror})."
 
 
-def file_checksum(path: Path, length: int | None = None) -> str:
-    """Checksum of a file, or of its first ``length`` bytes and whether it has as many."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        left = os.fstat(file.fileno()).st_size if length is None else length
-        digest.update(str(left).encode())
-        while left > 0 and (piece := file.read(min(left, 1 << 20))):
-            digest.update(piece)
-            left -= len(piece)
-    return digest.hexdigest()
+def _find_damaged_chunks(state: Mapping[str, Any], directory: Path, ring: int) -> Iterator[str]:
+    written, slot_bytes = state["memory"]["written"], state["slot_bytes"]
+    files = {name: os.open(directory / f"{name}.bin", os.O_RDONLY) for name in slot_bytes}
+
+    def read(array: str, first: int, last: int) -> bytes:
+        return os.pread(files[array], (last - first) * slot_bytes[array], first * slot_bytes[array])
+
+    try:
+        for name, wanted in state["checksums"]["memory"].items():
+            stream, chunk = _parse_chunk(name)
+            slots = _ChunkSlots(stream, chunk, written[stream], ring)
+            if _chunk_checksum(read, list(slot_bytes), slots) != wanted:
+                numbers = f"{chunk * CHUNK:,} to {min((chunk + 1) * CHUNK, written[stream]) - 1:,}"
+                yield f"the replay memory in {directory} is damaged (stream {stream}, slots {numbers})."
+    finally:
+        for descriptor in files.values():
+            os.close(descriptor)
 
 
-def _text_checksum(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def load_checkpoint(run: Path, state: dict[str, Any]) -> Checkpoint:
+    """The tensors that belong to a state, their checksums checked once more in the very bytes that are used."""
+    place = run / CHECKPOINTS / str(state["step"])
+    tensors = {}
+    for name, wanted in state["checksums"]["files"].items():
+        try:
+            content = (place / name).read_bytes()
+            if checksum(str(len(content)).encode(), content) != wanted:
+                raise DamageError("its checksum does not fit")
+            tensors[name] = parse_tensors(content).tensors
+        except OSError as error:
+            raise DamageError(f"{place / name} cannot be read ({error.strerror}).") from None
+        except DamageError as error:
+            raise DamageError(f"{place / name} is damaged ({error}).") from None
+    return Checkpoint(state["step"], state, tensors[WEIGHTS], tensors[OPTIMIZER])

@@ -60,6 +60,7 @@ class CacheConfig:
     block_length: int = 100  # agent steps B per block; paper 100
     refresh_every: int = 10_000  # agent steps F between refreshes; paper 10,000
     updates: int | None = None  # minibatches per refresh; None means refresh_every / 4, the paper's ratio
+    schedule: Literal["burst", "concurrent"] = "burst"  # concurrent: act while training, with the network before it
     tail: int = 0  # agent steps computed beyond each block and dropped, so that its last returns are longer; paper 0
     priority: float = 0.0  # p at the first step, annealed linearly to 0 at the last; paper 0 or 0.1
     priority_quantile: float = 0.5  # quantile of |TD error| above which samples are preferred; paper 0.5, the median
@@ -223,6 +224,13 @@ class RunConfig:
         return self.cache.refresh_every if self.cache is not None else self.target.copy_every  # type: ignore[union-attr]
 
     @property
+    def reserve_slots(self) -> int:
+        """Slots per stream that acting may push out of the window while training still reads it; 0 in bursts."""
+        if self.cache is None or self.cache.schedule == "burst":
+            return 0
+        return 2 * self.cache.refresh_every // self.envs  # a step takes two slots at the most: see checkpoints.py
+
+    @property
     def checkpoint_interval(self) -> int:
         """Agent steps between checkpoints: ``checkpoint_every`` rounded up to whole boundaries."""
         return -(-self.checkpoint_every // self.boundary_every) * self.boundary_every
@@ -254,9 +262,12 @@ class RunConfig:
             )
 
     def _check_room_for_blocks(self, cache: CacheConfig) -> None:
-        needed = cache.block_length + cache.tail + self.memory.history
-        per_stream = {"memory.capacity": self.memory.capacity, "memory.start": self.memory.start}
-        for name, value in per_stream.items():
+        block = cache.block_length + cache.tail + self.memory.history
+        per_stream = {
+            "memory.capacity": (self.memory.capacity, block + self.reserve_slots),
+            "memory.start": (self.memory.start, block),
+        }
+        for name, (value, needed) in per_stream.items():
             _require(
                 value // self.envs >= needed,
                 f"{name} ({value}, over {self.envs} environments) is smaller than a block, which needs {needed} slots; "

@@ -7,7 +7,6 @@ import numpy as np
 from lambda_replay.cache import Cache
 from lambda_replay.data import Block, Integers
 from lambda_replay.estimators import Explanation
-from lambda_replay.memory import ReplayMemory
 
 Metrics = dict[str, float]
 
@@ -61,10 +60,10 @@ def _describe_traces(block: Block, explanation: Explanation) -> Metrics:
     }
 
 
-def describe_samples(memory: ReplayMemory, cache: Cache, rows: Integers) -> Metrics:
-    """How often rows [updates, B] repeat a transition, and how old (in slots of its stream) what they teach is."""
+def describe_samples(cache: Cache, rows: Integers, ages: Integers) -> Metrics:
+    """How often rows [updates, B] repeat a transition, and how old, in slots of their stream, they are; ages [K, L]."""
     slots = cache.slots[rows.reshape(-1)]
     return {
         "sample_repeated_share": 1 - len(np.unique(slots)) / len(slots),
-        "sample_age_mean": float(memory.ages(slots).mean()),
+        "sample_age_mean": float(ages.reshape(-1)[rows.reshape(-1)].mean()),
     }

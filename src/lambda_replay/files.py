@@ -1,17 +1,23 @@
-"""Files that are there whole or not at all; what is in them is the callers' business."""
+"""Files that are there whole or not at all, and say when they were damaged; what is in them is the callers' business."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from lambda_replay.errors import DamageError
+
+VOUCHER = "lambda-replay"  # the one key of our files' metadata: safetensors writes several in a random order
+LARGEST_JSON_BYTES = 1 << 28  # far above anything we write; a larger file is not read at all
 
 
 @contextmanager
@@ -23,25 +29,13 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None  # a failed write names none, a failed rename the temporary
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors so that the file is there whole or not at all."""
-    with replacing(path) as temporary:
-        save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
-
-
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, which can hold nothing that executes."""
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise DamageError(f"{path} is missing.") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DamageError(f"{path} is damaged ({error}).") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -51,9 +45,115 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a rename in this directory last."""
+    """Make what was created, renamed or removed in this directory last."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def checksum(*parts: bytes) -> str:
+    """One checksum of all parts together; it finds damage, not malice."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def file_checksum(path: Path, length: int | None = None) -> str:
+    """Checksum of a file, or of its first ``length`` bytes, of which it must have as many."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        left = os.fstat(file.fileno()).st_size if length is None else length
+        digest.update(str(left).encode())
+        while left > 0 and (piece := file.read(min(left, 1 << 20))):
+            digest.update(piece)
+            left -= len(piece)
+    return digest.hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says; whatever is wrong with it is damage, except that a missing file raises as usual."""
+    try:
+        if path.stat().st_size > LARGEST_JSON_BYTES:
+            raise DamageError(f"{path} is damaged (it is far too large).")
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamageError(f"{path} cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
+        raise DamageError(f"{path} is damaged ({first_line(error)}).") from None
+
+
+class TensorFile(NamedTuple):
+    """The content of one of our safetensors files."""
+
+    tensors: dict[str, Tensor]
+    vouched: dict[str, str]  # checksums of other files, by name
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], vouched: Mapping[str, str] | None = None) -> None:
+    """Write tensors, with a checksum of themselves and any others, so that the file is there whole or not at all.
+
+    safetensors could write the file itself, but reports a full disk as an error of its own kind.
+    """
+    contiguous = {name: value.contiguous() for name, value in tensors.items()}
+    own = _tensors_checksum(*_split(save(contiguous)))
+    voucher = json.dumps({"tensors": own, "vouched": dict(vouched or {})}, sort_keys=True)
+    write_atomically(path, save(contiguous, metadata={VOUCHER: voucher}))
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors of one of our files."""
+    return load_tensor_file(path).tensors
+
+
+def load_tensor_file(path: Path) -> TensorFile:
+    """One of our safetensors files, which can hold nothing that executes; its checksum is checked before it is parsed."""
+    try:
+        return parse_tensors(path.read_bytes())
+    except FileNotFoundError:
+        raise DamageError(f"{path} is missing.") from None
+    except OSError as error:
+        raise DamageError(f"{path} cannot be read ({error.strerror}).") from None
+    except DamageError as error:
+        raise DamageError(f"{path} is damaged ({error}).") from None
+
+
+def parse_tensors(content: bytes) -> TensorFile:
+    """What ``save_tensors`` wrote; DamageError says in a few words why it is not that."""
+    try:
+        header, data = _split(content)
+        voucher = json.loads(header.pop("__metadata__")[VOUCHER])
+        own, vouched = voucher["tensors"], {str(name): str(value) for name, value in voucher["vouched"].items()}
+        is_sound = own == _tensors_checksum(header, data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DamageError("it is not what was written") from None
+    if not is_sound:
+        raise DamageError("its checksum does not fit")
+    try:
+        return TensorFile(load(content), vouched)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DamageError(first_line(error)) from None
+
+
+def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header and the data of a safetensors file: eight bytes for the header's length, the header in JSON, the data."""
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 + length:
+        raise ValueError("shorter than its header")
+    header = json.loads(content[8 : 8 + length])
+    if not isinstance(header, dict):
+        raise TypeError("the header is no table")
+    return header, content[8 + length :]
+
+
+def _tensors_checksum(header: Mapping[str, Any], data: bytes) -> str:
+    return checksum(json.dumps(header, sort_keys=True).encode(), data)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for a sentence in brackets."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

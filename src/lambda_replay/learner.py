@@ -1,9 +1,9 @@
-"""The learner: a network and its optimizer, in NumPy out NumPy; devices live here alone, what to train on is the agents' choice."""
+"""The learner: a network trained by Adam, NumPy in and out; devices live here alone, what to learn is the agents' choice."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lambda_replay.adam import Adam
 from lambda_replay.config import Device, OptimizerConfig
 from lambda_replay.data import Floats, Minibatch
 from lambda_replay.errors import ConfigError
 
 
+Backward = Callable[[Tensor], Sequence[Tensor]]  # gradient of Q-values [B, A] -> gradient of each parameter
+
+
 class TrainingSummary(NamedTuple):
-    """Means over the minibatches of one call of ``train``."""
+    """Means over the samples of one call of ``train``, each as it was before its own gradient step."""
 
     loss: float
     td_error_abs: float
@@ -25,50 +29,65 @@ class TrainingSummary(NamedTuple):
 
 
 class Learner:
-    """Minimises [R − Q(s, a; θ)]² (or its Huber version) over minibatches with Adam."""
+    """Minimises [R − Q(s, a; θ)]² (or its Huber version) over minibatches."""
 
     def __init__(self, network: nn.Module, config: OptimizerConfig, device: torch.device) -> None:
         self.device = device
-        self.chunk_size = 128 if self.device.type == "cpu" else 4096  # states per forward pass; docs/performance.md
-        self._network = network.to(self.device)
+        self.chunk_size = 128 if device.type == "cpu" else 4096  # states per forward pass; docs/performance.md
+        self._network = network.to(device)
         self._config = config
-        self._optimizer = torch.optim.Adam(
-            self._network.parameters(),
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=self.device.type in ("cpu", "cuda"),
-        )
+        self._parameters = list(self._network.parameters())
+        self._adam = Adam(self._parameters, config)
+        self._is_stopped = False
 
     @torch.no_grad()
     def q_values(self, states: NDArray[Any]) -> Floats:  # [n, F, *observation] -> [n, A]
         """Q(s, ·; θ) of some states."""
         return self._network(self._tensor(states)).cpu().numpy()
 
+    @torch.no_grad()
     def train(self, minibatches: Iterable[Minibatch]) -> TrainingSummary:
         """One gradient step per minibatch."""
-        totals, count = torch.zeros(3, device=self.device), 0
-        for minibatch in minibatches:
-            totals += self._update(minibatch)
-            count += 1
-        assert count > 0
-        return TrainingSummary(*(totals / count).tolist())
+        updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
+        errors = torch.stack([errors for errors, _ in updates])  # [updates, B]
+        values = torch.stack([values for _, values in updates])  # [updates, B]
+        sizes = errors.abs()
+        huber = torch.where(sizes < 1, errors.square() / 2, sizes - 0.5)
+        losses = errors.square() if self._config.loss == "squared" else huber
+        return TrainingSummary(*torch.stack([losses.mean(), sizes.mean(), values.mean()]).tolist())
 
-    def _update(self, minibatch: Minibatch) -> Tensor:
-        actions = self._tensor(minibatch.actions.astype(np.int64))  # [B]
+    def _update(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
+        """One gradient step; the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
+        states = self._tensor(minibatch.states)  # [B, F, *observation]
+        actions = self._tensor(minibatch.actions).long()[:, None]  # [B, 1]
         returns = self._tensor(minibatch.returns)  # [B]
-        q_values = self._network(self._tensor(minibatch.states))  # [B, A]
-        chosen = q_values.gather(1, actions[:, None])[:, 0]  # [B]
-        assert chosen.shape == returns.shape
-        loss_of = nn.functional.mse_loss if self._config.loss == "squared" else nn.functional.huber_loss
-        loss = loss_of(chosen, returns)
-        self._optimizer.zero_grad()
-        loss.backward()
+        q_values, backward = self._forward(states)  # [B, A]
+        values = q_values.gather(1, actions)[:, 0]  # [B]
+        assert values.shape == returns.shape
+        errors = returns - values
+        slopes = 2 * errors if self._config.loss == "squared" else errors.clamp(-1, 1)
+        q_gradient = torch.zeros_like(q_values).scatter_(1, actions, slopes[:, None] / -len(errors))
+        gradients = backward(q_gradient)
         if self._config.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self._network.parameters(), self._config.max_grad_norm)
-        self._optimizer.step()
-        with torch.no_grad():
-            return torch.stack([loss, (returns - chosen).abs().mean(), chosen.mean()])
+            norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
+            torch._foreach_mul_(gradients, torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0))
+        self._adam.step(gradients)
+        return errors, values
+
+    def _forward(self, states: Tensor) -> tuple[Tensor, Backward]:
+        """Q-values, and the function from their gradient to the parameters': the network's own, or autograd's."""
+        if hasattr(self._network, "forward_saving"):
+            q_values, saved = self._network.forward_saving(states)
+            return q_values, lambda q_gradient: self._network.gradients(saved, q_gradient)
+        with torch.enable_grad():
+            tracked = self._network(states)
+        return tracked.detach(), lambda q_gradient: torch.autograd.grad(
+            tracked, self._parameters, q_gradient, materialize_grads=True
+        )
+
+    def stop(self) -> None:
+        """Take no further step, also when called from another thread in the middle of ``train``."""
+        self._is_stopped = True
 
     def frozen_copy(self) -> Learner:
         """A learner with the same weights that stays as it is: a target network."""
@@ -83,22 +102,15 @@ class Learner:
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         expected = {name: tuple(value.shape) for name, value in self._network.state_dict().items()}
-        found = {name: tuple(value.shape) for name, value in weights.items()}
-        if expected != found:
+        if expected != {name: tuple(value.shape) for name, value in weights.items()}:
             raise ConfigError("the saved weights are those of another network; use the config they were trained with.")
         self._network.load_state_dict(weights)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Adam's moments and step counts, by parameter and name."""
-        state = self._optimizer.state_dict()["state"]
-        return {f"{index}.{key}": value.cpu() for index, values in state.items() for key, value in values.items()}
+        return self._adam.get_state()
 
-    def load_optimizer_state(self, tensors: dict[str, Tensor]) -> None:
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = value
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": state})
+    def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
+        self._adam.set_state(state)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)

@@ -15,6 +15,7 @@ from lambda_replay.actor import epsilon_greedy
 from lambda_replay.agents import Agent
 from lambda_replay.config import RunConfig
 from lambda_replay.data import Floats
+from lambda_replay.diagnostics import Metrics
 from lambda_replay.envs import Environment, Step
 from lambda_replay.errors import EnvironmentFault
 from lambda_replay.memory import ReplayMemory
@@ -85,14 +86,20 @@ class Loop:
         """Play and learn until the config's steps are done, from wherever the loop stands."""
         if not self._games:
             self._games = [self._new_game(stream) for stream in range(self._config.envs)]
-        while self.step < self._config.steps:
-            if self.agent.steps_to_boundary(self.step) == 0:
-                yield Boundary(self.step)
-            metrics = self.agent.learn(self.step)
-            if metrics is not None:
-                yield Learned(self.step, {**self.progress(), **metrics})
-            yield from self._act()
-        yield Learned(self.step, self.progress())
+        try:
+            while self.step < self._config.steps:
+                if self.agent.steps_to_boundary(self.step) == 0:
+                    yield from self._learned(self.agent.settle())
+                    yield Boundary(self.step)
+                yield from self._learned(self.agent.learn(self.step))
+                yield from self._act()
+            yield Learned(self.step, {**self.progress(), **(self.agent.settle() or {})})
+        finally:
+            self.agent.stop()
+
+    def _learned(self, metrics: Metrics | None) -> Iterator[Learned]:
+        if metrics is not None:
+            yield Learned(self.step, {**self.progress(), **metrics})
 
     def progress(self) -> dict[str, float | None]:
         """Scores and exploration as of now, the first columns of every metrics row."""

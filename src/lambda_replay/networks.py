@@ -1,4 +1,8 @@
-"""Q-networks and which one suits an observation space; training them is the learner's."""
+"""Q-networks and which one suits an observation space; training them is the learner's.
+
+The small networks give their own gradients: for them the bookkeeping of autograd costs more than the arithmetic
+(docs/performance.md). A test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import math
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
@@ -49,9 +54,36 @@ class MinAtarNetwork(nn.Module):
         self.output = nn.Linear(128, num_actions)
 
     def forward(self, states: Tensor) -> Tensor:  # [n, F, H, W(, C)] -> [n, A]
-        features = torch.relu(self.convolution(_as_images(states)))
-        q_values: Tensor = self.output(torch.relu(self.hidden(features.flatten(1))))
-        return q_values
+        return self.forward_saving(states)[0]
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Q-values [n, A], and what ``gradients`` needs: the images and every layer's output."""
+        images = _as_images(states)  # [n, channels, H, W]
+        features = functional.conv2d(images, self.convolution.weight, self.convolution.bias).relu()
+        hidden = functional.linear(features.flatten(1), self.hidden.weight, self.hidden.bias).relu()  # [n, 128]
+        return functional.linear(hidden, self.output.weight, self.output.bias), [images, features, hidden]
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
+        """The gradient of each parameter from that of the Q-values [n, A]; order as ``parameters()``."""
+        images, features, hidden = saved
+        output_gradients, hidden_gradient = _linear_gradients(q_gradient, hidden, self.output.weight)
+        hidden_gradient = _relu_gradient(hidden_gradient, hidden)
+        hidden_gradients, feature_gradient = _linear_gradients(hidden_gradient, features.flatten(1), self.hidden.weight)
+        feature_gradient = _relu_gradient(feature_gradient.view_as(features), features)
+        _, weight_gradient, bias_gradient = torch.ops.aten.convolution_backward(
+            feature_gradient,
+            images,
+            self.convolution.weight,
+            [16],
+            stride=[1, 1],
+            padding=[0, 0],
+            dilation=[1, 1],
+            transposed=False,
+            output_padding=[0, 0],
+            groups=1,
+            output_mask=[False, True, True],
+        )
+        return [weight_gradient, bias_gradient, *hidden_gradients, *output_gradients]
 
 
 class MLP(nn.Module):
@@ -59,15 +91,38 @@ class MLP(nn.Module):
 
     def __init__(self, state_shape: tuple[int, ...], num_actions: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
-        widths = (math.prod(state_shape), *hidden)
-        layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_actions))
+        widths = (math.prod(state_shape), *hidden, num_actions)
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths[:-1], widths[1:], strict=True))
+        self._pairs = [(layer.weight, layer.bias) for layer in self.layers]
 
     def forward(self, states: Tensor) -> Tensor:  # [n, F, *observation] -> [n, A]
-        q_values: Tensor = self.layers(_as_floats(states).flatten(1))
-        return q_values
+        return self.forward_saving(states)[0]
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Q-values [n, A], and what ``gradients`` needs: the input of every layer."""
+        inputs = [_as_floats(states).flatten(1)]
+        for weight, bias in self._pairs[:-1]:
+            inputs.append(functional.linear(inputs[-1], weight, bias).relu())
+        return functional.linear(inputs[-1], *self._pairs[-1]), inputs
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
+        """The gradient of each parameter from that of the Q-values [n, A]; order as ``parameters()``."""
+        gradients: list[Tensor] = []
+        gradient = q_gradient
+        for (weight, _), inputs in zip(reversed(self._pairs), reversed(saved), strict=True):
+            layer_gradients, gradient = _linear_gradients(gradient, inputs, weight)
+            gradients = [*layer_gradients, *gradients]
+            gradient = _relu_gradient(gradient, inputs)
+        return gradients
+
+
+def _linear_gradients(gradient: Tensor, inputs: Tensor, weight: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Of a layer's weight and bias, and of its inputs, from that of its outputs [n, outputs]."""
+    return [gradient.t() @ inputs, gradient.sum(dim=0)], gradient @ weight
+
+
+def _relu_gradient(gradient: Tensor, outputs: Tensor) -> Tensor:
+    return torch.ops.aten.threshold_backward(gradient, outputs, 0)
 
 
 def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_actions: int, seed: int) -> nn.Module:

@@ -17,6 +17,9 @@ from lambda_replay.networks import make_network
 from lambda_replay.runs import WEIGHTS, read_config
 
 
+STOPPED_WEIGHTS = "weights-stopped.safetensors"  # of a run that its environment made impossible to finish
+
+
 class Policy(NamedTuple):
     """A run's network with the environment it was trained on."""
 
@@ -27,7 +30,7 @@ class Policy(NamedTuple):
 
 
 def load_policy(path: Path) -> Policy:
-    """The final weights of a run, or those of its newest checkpoint while it is not finished."""
+    """The final weights of a run, those it had when its environment failed, or those of its newest checkpoint."""
     config = read_config(path)
     environment = make_environment(config)
     spec = environment.spec
@@ -36,10 +39,16 @@ def load_policy(path: Path) -> Policy:
         config.network, (config.memory.history, *spec.observation_shape), spec.num_actions, seed=config.seed
     )
     learner = Learner(network, config.optimizer, find_device(config.device))
-    steps = saved_steps(path)
-    if not (path / WEIGHTS).exists() and not steps:
-        raise ConfigError(f"{path} has no weights yet: it is not finished and has no checkpoint; train it further.")
-    step = None if (path / WEIGHTS).exists() else steps[0]
-    place = path / WEIGHTS if step is None else path / CHECKPOINTS / str(step) / WEIGHTS
+    step, place = _newest_weights(path)
     learner.load_weights(load_tensors(place))
     return Policy(config, environment, learner, step)
+
+
+def _newest_weights(path: Path) -> tuple[int | None, Path]:
+    for name in (WEIGHTS, STOPPED_WEIGHTS):
+        if (path / name).exists():
+            return None, path / name
+    steps = saved_steps(path)
+    if not steps:
+        raise ConfigError(f"{path} has no weights yet: it is not finished and has no checkpoint; train it further.")
+    return steps[0], path / CHECKPOINTS / str(steps[0]) / WEIGHTS

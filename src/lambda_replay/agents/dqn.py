@@ -40,6 +40,13 @@ class DQN:
         start = self._config.memory.start
         return start - step if step < start else (start - step) % self._target_config.copy_every
 
+    def settle(self) -> Metrics | None:
+        """Nothing: between two calls of ``learn`` no work is under way."""
+        return None
+
+    def stop(self) -> None:
+        """Nothing is under way that would have to stop."""
+
     def learn(self, step: int) -> Metrics | None:
         """Copy the network where that is due, then train; the metrics are those of the time since the last copy."""
         if step < self._config.memory.start:
@@ -89,7 +96,7 @@ class DQN:
         return slots
 
     def get_state(self) -> dict[str, float]:
-        """The sums of the present window; at a boundary the target network is not needed, for it is due to be copied."""
+        """The sums of the present window; at a boundary the target network is due to be copied, so it is not needed."""
         loss, td_error_abs, q_value = self._totals.tolist()
         return {"loss": loss, "td_error_abs": td_error_abs, "q_value": q_value, "num_updates": self._num_updates}
 

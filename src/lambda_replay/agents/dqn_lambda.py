@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lambda_replay.actor import Actor
 from lambda_replay.cache import Cache, make_block
 from lambda_replay.config import RunConfig
+from lambda_replay.data import Integers
 from lambda_replay.diagnostics import Metrics, describe_refresh, describe_samples
 from lambda_replay.estimators import Estimator, explain
 from lambda_replay.learner import Learner
-from lambda_replay.memory import ReplayMemory
+from lambda_replay.memory import ReplayMemory, Transitions
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.schedules import LinearRamp
+
+
+class Window(NamedTuple):
+    """What a refresh takes from the memory at the moment it is due; the states are read later, slots do not change."""
+
+    slots: Integers  # [K, L+1]
+    transitions: Transitions  # [K, L+1] each
+    ages: Integers  # [K, L+1]
+    priority: float
 
 
 class DQNLambda:
@@ -37,31 +49,52 @@ class DQNLambda:
         start = self._config.memory.start
         return start - step if step < start else (start - step) % self._cache_config.refresh_every
 
+    def settle(self) -> Metrics | None:
+        """Nothing: between two calls of ``learn`` no work is under way."""
+        return None
+
     def learn(self, step: int) -> Metrics | None:
         """If a refresh is due: build the cache, then train on it (Algorithm 1, "if t ≡ 0 mod F")."""
-        if self.steps_to_boundary(step) > 0:
-            return None
-        cache, refresh_metrics = self.build_cache()
+        return self.train(self.open_window(step)) if self.steps_to_boundary(step) == 0 else None
+
+    def open_window(self, step: int, reserve: int = 0) -> Window:
+        """Promote random blocks of the memory (Algorithm 1, "Sample block … from D")."""
+        config = self._cache_config
+        length = config.block_length + config.tail
+        slots = self.memory.sample_blocks(config.num_blocks, length, self._streams.blocks, reserve)
+        return Window(slots, self.memory.transitions(slots), self.memory.ages(slots), self._priority(step))
+
+    def train(self, window: Window) -> Metrics:
+        """BUILD-CACHE for all blocks at once, then the minibatches and gradient steps of Algorithm 1."""
+        length = self._cache_config.block_length
+        q_values, chunk_size = self.learner.q_values, self.learner.chunk_size
+        block = make_block(
+            self.memory,
+            window.slots,
+            window.transitions,
+            q_values,
+            discount=self._config.discount,
+            chunk_size=chunk_size,
+        )
+        explanation = explain(self._estimator, block)
+        cache = Cache(self.memory, window.slots[:, :length], block, explanation)
         rows = cache.sample_rows(
             self._config.optimizer.batch_size,
             self._cache_config.updates_per_refresh,
-            self._priority(step),
+            window.priority,
             self._cache_config.priority_quantile,
             rng=self._streams.batches,
         )  # [updates, B]
         summary = self.learner.train(cache.minibatch(batch) for batch in rows)
-        sample_metrics = describe_samples(self.memory, cache, rows)
-        return {"loss": summary.loss, **refresh_metrics, **sample_metrics, "priority": self._priority(step)}
+        return {
+            "loss": summary.loss,
+            **describe_refresh(cache, block, explanation),
+            **describe_samples(cache, rows, window.ages[:, :length]),
+            "priority": window.priority,
+        }
 
-    def build_cache(self) -> tuple[Cache, Metrics]:
-        """BUILD-CACHE of Algorithm 1, all blocks at once, with a description of what came out."""
-        config = self._cache_config
-        slots = self.memory.sample_blocks(config.num_blocks, config.block_length + config.tail, self._streams.blocks)
-        q_values, chunk_size = self.learner.q_values, self.learner.chunk_size
-        block = make_block(self.memory, slots, q_values, discount=self._config.discount, chunk_size=chunk_size)
-        explanation = explain(self._estimator, block)
-        cache = Cache(self.memory, slots[:, : config.block_length], block, explanation)
-        return cache, describe_refresh(cache, block, explanation)
+    def stop(self) -> None:
+        """Nothing is under way that would have to stop."""
 
     def get_state(self) -> dict[str, float]:
         """Nothing: at a boundary, all that this agent knows is in the rooms it is made of."""

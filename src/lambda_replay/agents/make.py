@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lambda_replay.actor import Actor
+from lambda_replay.agents.concurrent import ConcurrentDQNLambda
 from lambda_replay.agents.dqn import DQN
 from lambda_replay.agents.dqn_lambda import DQNLambda
 from lambda_replay.config import RunConfig
@@ -34,8 +35,16 @@ class Agent(Protocol):
         """Steps until the next boundary (a refresh, a copy of the target network), 0 meaning now."""
         ...
 
+    def settle(self) -> Metrics | None:
+        """Wait for work under way, at a boundary or at the end; its metrics."""
+        ...
+
     def learn(self, step: int) -> Metrics | None:
         """Train as far as is due at this step; metrics at the end of a window."""
+        ...
+
+    def stop(self) -> None:
+        """Give up work under way: the loop will not go on."""
         ...
 
     def get_state(self) -> dict[str, float]: ...
@@ -59,7 +68,9 @@ def make_agent(
         state_shape = (config.memory.history, *spec.observation_shape)
         network = make_network(config.network, state_shape, spec.num_actions, _init_seed(streams.init))
     learner = Learner(network, config.optimizer, find_device(config.device))
-    actor = Actor(learner.q_values, spec.num_actions, config.exploration, config.memory.start, streams.explore)
+    is_concurrent = config.cache is not None and config.cache.schedule == "concurrent"
+    acting = learner.frozen_copy() if is_concurrent else learner
+    actor = Actor(acting.q_values, spec.num_actions, config.exploration, config.memory.start, streams.explore)
     memory = ReplayMemory(
         config.memory.capacity,
         spec.observation_shape,
@@ -71,7 +82,8 @@ def make_agent(
     )
     if isinstance(estimator, NStep) and config.agent == "dqn":
         return DQN(config, memory=memory, learner=learner, actor=actor, estimator=estimator, streams=streams)
-    return DQNLambda(config, memory=memory, learner=learner, actor=actor, estimator=estimator, streams=streams)
+    agent = DQNLambda(config, memory=memory, learner=learner, actor=actor, estimator=estimator, streams=streams)
+    return ConcurrentDQNLambda(config, agent, acting) if is_concurrent else agent
 
 
 def parse_agent_estimator(config: RunConfig) -> Estimator:

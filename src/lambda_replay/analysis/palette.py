@@ -1,7 +1,8 @@
 """How arms look in every figure: a colour for light and one for dark ground, and a dash pattern; nothing is drawn here.
 
-The hues are Okabe and Ito's (2008), safe for the colour-blind, without their yellow and darkened or lightened where the
-contrast with the ground was below 3:1. The baseline has the colour of the text. Dashes tell arms apart without colour.
+The hues started as Okabe and Ito's (2008) and were moved, by search, until any two of them are well apart (ΔE above 20)
+for normal, protan, deutan and tritan sight, with a contrast of 3:1 or more to the ground; a test computes it.
+The baseline has the colour of the text. Dashes tell arms apart without any colour.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ class ArmStyle:
 
 BASELINE_HUE = ("#3d434b", "#d5dae1")
 HUES = (  # light ground, dark ground
-    ("#0072b2", "#4aa8e8"),  # blue
-    ("#d55e00", "#ff8a3c"),  # vermilion
-    ("#009070", "#2fc7a0"),  # bluish green
-    ("#b8508a", "#e394c0"),  # reddish purple
-    ("#a87800", "#e8b93a"),  # orange
-    ("#3b8fc9", "#8fd0f7"),  # sky blue
-    ("#7a4fb5", "#b79af0"),  # violet
+    ("#2c4ca1", "#5288ee"),  # blue
+    ("#e56908", "#cb830e"),  # orange
+    ("#107e4b", "#5afeb7"),  # green
+    ("#c0779d", "#f66b9a"),  # reddish purple
+    ("#735201", "#edcc76"),  # brown, sand
+    ("#3b9ae1", "#78c6ff"),  # sky blue
 )
-DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 3), (10, 3, 2, 3))  # 4 and 7 share no factor: 28 pairs
+DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 3), (10, 3, 2, 3), (12, 3, 2, 3, 2, 3))  # 5 × 6 hues: 30 pairs
 
 
 def arm_styles(arms: Sequence[str], baseline: str) -> dict[str, ArmStyle]:

@@ -16,7 +16,7 @@ import numpy as np
 from lambda_replay.analysis import scores
 from lambda_replay.analysis.extras import load_extra
 from lambda_replay.analysis.files import write_atomically
-from lambda_replay.analysis.palette import ArmStyle, arm_styles
+from lambda_replay.analysis.palette import HUES, ArmStyle, arm_styles
 from lambda_replay.analysis.records import Episodes, read_episodes, read_object
 from lambda_replay.analysis.summary import AXES, Axis, Curve, EnvironmentSummary, StudySummary
 from lambda_replay.analysis.tables import aggregate_rows, curve_rows, slug, write_csv
@@ -107,7 +107,9 @@ def _write_curves(
         for axes in list(figure.axes)[len(environments) :]:
             axes.remove()
         handles, labels = _legend_of(figure.axes)
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), handlelength=3.2)
+        widest = 0.9 + 0.08 * max(map(len, labels))  # inches, with the piece of line
+        fitting = max(1, min(len(labels), int(size[0] / widest)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=fitting, handlelength=3.2)
 
     return _write_figure(stem, draw, size, curve_rows(environments, axis))
 
@@ -143,7 +145,7 @@ def _draw_run(axes: Any, episodes: Episodes) -> None:
     stride = max(1, math.ceil(len(episodes.steps) / MOST_DOTS))
     opacity = float(np.clip(12 / math.sqrt(len(episodes.steps)), 0.1, 0.6))
     means = scores.recent_means(episodes.scores)
-    color = "#0072b2"
+    color, mean_color = HUES[0][0], HUES[1][0]
     axes.scatter(
         episodes.steps[::stride],
         episodes.scores[::stride],
@@ -154,7 +156,7 @@ def _draw_run(axes: Any, episodes: Episodes) -> None:
         label="one episode",
     )
     axes.plot(
-        episodes.steps, means, color="#d55e00", linewidth=2.2, label="mean of the last 100", drawstyle="steps-post"
+        episodes.steps, means, color=mean_color, linewidth=2.2, label="mean of the last 100", drawstyle="steps-post"
     )
     legend = axes.legend(loc="upper left", markerscale=2)
     for handle in legend.legend_handles:
@@ -165,7 +167,7 @@ def _draw_run(axes: Any, episodes: Episodes) -> None:
         xytext=(6, 0),
         textcoords="offset points",
         va="center",
-        color="#d55e00",
+        color=mean_color,
         fontweight="bold",
         annotation_clip=False,
     )
@@ -192,9 +194,11 @@ def _draw_environment(axes: Any, environment: EnvironmentSummary, axis: Axis, st
 def _draw_curve(axes: Any, grid: Floats, curve: Curve, *, label: str, style: ArmStyle) -> None:
     """A line where all of the arm's runs are in, the same line but fainter where only some are."""
     dashes = (0, tuple(part / 1.8 for part in style.dash)) if style.dash else "solid"
-    most = curve.count == curve.count.max()
-    whole = np.where(most, curve.mean, np.nan)
-    axes.plot(grid, curve.mean, color=style.light, linestyle=dashes, alpha=0.4, linewidth=1.4)
+    is_whole = curve.count == curve.count.max()
+    whole = np.where(is_whole, curve.mean, np.nan)
+    beside = np.convolve(~is_whole, [1, 1, 1], mode="same") > 0  # with a point of overlap, so that no gap is seen
+    partial = np.where(beside, curve.mean, np.nan)
+    axes.plot(grid, partial, color=style.light, linestyle=dashes, alpha=0.4, linewidth=1.4)
     axes.plot(grid, whole, color=style.light, linestyle=dashes, label=label)
     low, high = curve.mean - curve.standard_error, curve.mean + curve.standard_error
     axes.fill_between(grid, low, high, color=style.light, alpha=0.15, linewidth=0)

@@ -243,7 +243,9 @@
     const point = (event) => chart.view && place(chart, indexUnder(chart, event));
     chart.plot.addEventListener("pointermove", point);
     chart.plot.addEventListener("pointerdown", point);
-    chart.plot.addEventListener("pointerleave", () => document.activeElement !== chart.plot && place(chart, null));
+    chart.plot.addEventListener("pointerleave", (event) => {
+      if (event.pointerType === "mouse" && document.activeElement !== chart.plot) place(chart, null); // a finger only lifts
+    });
     chart.plot.addEventListener("focus", () => chart.view && chart.plot.matches(":focus-visible") && place(chart, chart.index ?? chart.view.panel.points - 1));
     chart.plot.addEventListener("blur", () => place(chart, null));
     chart.plot.addEventListener("keydown", (event) => {

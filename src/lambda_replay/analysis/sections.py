@@ -10,7 +10,7 @@ import numpy as np
 from lambda_replay.analysis import wording
 from lambda_replay.analysis.graphics import Domain, interval_bar, padded, run_strip, scale, swatch
 from lambda_replay.analysis.palette import ArmStyle
-from lambda_replay.analysis.statistics import Estimate
+from lambda_replay.analysis.statistics import Estimate, MedianTime
 from lambda_replay.analysis.summary import ArmAggregate, ArmSummary, EnvironmentSummary, StudySummary
 from lambda_replay.analysis.tables import slug
 
@@ -41,7 +41,7 @@ def summary_section(summary: StudySummary, styles: Styles) -> str:
     """Who wins where, by how much and how surely: sentences, then one table."""
     sentences = " ".join(wording.overall_sentences(summary))
     findings = [
-        f"<li><b>{escape(environment.environment)}:</b> "
+        f'<li><span class="where">{escape(environment.environment)}:</span> '
         f"{wording.environment_sentence(environment, summary.study.baseline)}</li>"
         for environment in summary.environments
     ]
@@ -234,8 +234,8 @@ def _arm_row(arm: ArmSummary, environment: EnvironmentSummary, style: ArmStyle) 
         run_strip(arm.final_scores, style, domain),
         *_comparison_cells(arm, digits),
         wording.mean_and_error(arm.area, digits),
-        wording.median_steps(arm.to_threshold["steps"]),
-        wording.median_hours(arm.to_threshold["hours"]),
+        _median(wording.steps(arm.to_threshold["steps"].median), arm.to_threshold["steps"]),
+        _median(wording.hours(arm.to_threshold["hours"].median), arm.to_threshold["hours"]),
     ]
     kinds = ["", ' class="graphic"', "", "", "", "", ""]
     columns = "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True))
@@ -248,6 +248,10 @@ def _comparison_cells(arm: ArmSummary, digits: int) -> tuple[str, str]:
     difference, probability = arm.comparison.difference, arm.comparison.probability
     amount = f"{wording.signed(difference.value, digits)}{_mark(arm)}"
     return (amount + _small_interval(difference, digits), _with_interval(probability, 2))
+
+
+def _median(text: str, time: MedianTime) -> str:
+    return f"{text}<small>{wording.share(time)}</small>"
 
 
 def _with_interval(estimate: Estimate, digits: int) -> str:

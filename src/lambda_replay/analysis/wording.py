@@ -1,4 +1,4 @@
-"""Numbers and results in words: formats, verdicts and the sentences of a report's summary; where they stand is decided elsewhere.
+"""Numbers and results in words: formats, verdicts and the sentences of a report; where they stand is decided elsewhere.
 
 Sentences are HTML only in so far as names are escaped and bold.
 """
@@ -56,19 +56,19 @@ def interval(estimate: Estimate, decimals: int) -> str:
     return f"{number(estimate.low, decimals)} to {number(estimate.high, decimals)}" if estimate.has_interval else ""
 
 
-def steps(count: float) -> str:
-    """400k, 1.25M."""
-    if math.isnan(count):
-        return UNKNOWN
-    if count >= 999_500:
-        return f"{count / 1e6:.2f}".rstrip("0").rstrip(".") + "M"
-    return f"{count / 1e3:.0f}k" if count >= 10_000 else f"{count:,.0f}"
+def steps(value: float) -> str:
+    """400k, 1.25M; infinite is not reached."""
+    if not math.isfinite(value):
+        return UNKNOWN if math.isnan(value) else "not reached"
+    if value >= 999_500:
+        return f"{value / 1e6:.2f}".rstrip("0").rstrip(".") + "M"
+    return f"{value / 1e3:.0f}k" if value >= 10_000 else f"{value:,.0f}"
 
 
 def hours(value: float) -> str:
     """41 s, 3.4 min, 12 min, 1.4 h."""
-    if math.isnan(value):
-        return UNKNOWN
+    if not math.isfinite(value):
+        return UNKNOWN if math.isnan(value) else "not reached"
     if value < 1 / 60:
         return f"{value * 3600:.0f} s"
     if value < 1:
@@ -90,12 +90,9 @@ def bold(name: str) -> str:
     return f"<b>{escape(name)}</b>"
 
 
-def median_steps(time: MedianTime) -> str:
-    return _median(time, steps(time.median))
-
-
-def median_hours(time: MedianTime) -> str:
-    return _median(time, hours(time.median))
+def share(time: MedianTime) -> str:
+    """How many runs a median time rests on."""
+    return f"{time.reached} of {count(time.total, 'run')}" if time.total else ""
 
 
 def verdict(comparison: Comparison | None) -> Verdict:
@@ -177,8 +174,8 @@ def method(summary: StudySummary) -> list[tuple[str, str]]:
     return [
         (
             "Final score",
-            f"Mean score of a run’s last {WINDOW} whole episodes, unclipped, as in Daley &amp; Amato (2019); then the mean "
-            "over runs ± its standard error. The arm named first is chosen for its score, which flatters it a little.",
+            f"Mean score of a run’s last {WINDOW} whole episodes, unclipped, as in Daley &amp; Amato (2019); then the "
+            "mean over runs ± its standard error. The arm named first is chosen for its score, which flatters it.",
         ),
         ("Mean over training", "Area under a run’s learning curve divided by its steps; then the mean over runs."),
         (
@@ -268,11 +265,3 @@ def _runner_up(best: Estimate, name: str, second: Estimate) -> str:
         "the intervals do not overlap." if apart else "the intervals overlap, so the order of the two is not certain."
     )
     return f"Second is {bold(name)} with {_with_range(second)}; {ending}"
-
-
-def _median(time: MedianTime, text: str) -> str:
-    """The median and how many runs it rests on."""
-    if time.total == 0:
-        return UNKNOWN
-    share = f"{time.reached} of {time.total}"
-    return f"{text} ({share})" if math.isfinite(time.median) else f"not reached ({share})"

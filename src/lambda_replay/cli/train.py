@@ -13,7 +13,9 @@ from lambda_replay.cli.display import Display
 from lambda_replay.cli.options import parse_train
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, EnvironmentFault
+from lambda_replay.files import save_tensors
 from lambda_replay.loop import Event, Learned
+from lambda_replay.policies import STOPPED_WEIGHTS
 from lambda_replay.runner import Run, finish_run, start_run
 from lambda_replay.runs import RunLock, free_name
 
@@ -45,7 +47,7 @@ def conduct(run: Run, *, keep_memory: bool, has_tensorboard: bool) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_resume(run)) from None
     except EnvironmentFault:
-        run.save_weights()
+        save_tensors(run.path / STOPPED_WEIGHTS, run.agent.learner.weights())
         raise
     finally:
         lock.release()

@@ -22,19 +22,19 @@ NOOP = 0
 CELL = 32  # picture elements per grid cell, so that 10 cells are 320 wide
 BACKGROUND = (16, 16, 24)
 GRID = (32, 32, 44)
-# One colour per channel. The first eight are Okabe & Ito's (2008), made to be told apart by colour-blind people, with
-# their black replaced by white because the background is dark; the two greys differ from all of them in lightness.
+# One colour per channel: those of Okabe & Ito (2008), made to be told apart by colour-blind people, with white for
+# their black because the background is dark, and two greys that differ from all of them in lightness.
 PALETTE = (
-    (86, 180, 233),  # sky blue
-    (230, 159, 0),  # orange
+    (86, 180, 233),  # sky blue: the player in every game
     (240, 228, 66),  # yellow
+    (170, 170, 170),  # light grey: a trail or a mark in most
     (213, 94, 0),  # vermilion
     (0, 158, 115),  # bluish green
     (204, 121, 167),  # reddish purple
     (0, 114, 178),  # blue
     (255, 255, 255),  # white
-    (170, 170, 170),  # light grey
     (100, 100, 100),  # dark grey
+    (230, 159, 0),  # orange
 )
 
 

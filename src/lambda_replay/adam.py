@@ -1,0 +1,59 @@
+"""Adam over a list of parameters, as one fused call per step; where the gradients come from is the learner's business.
+
+``torch.optim.Adam`` computes the same numbers, but spends more time on its own bookkeeping than a small network's whole
+training step takes (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lambda_replay.config import OptimizerConfig
+
+
+class Adam:
+    """m ← β₁m + (1−β₁)g,  v ← β₂v + (1−β₂)g²,  θ ← θ − α·m̂ / (√v̂ + ε)   (Kingma & Ba 2015, Algorithm 1)."""
+
+    def __init__(self, parameters: Sequence[Tensor], config: OptimizerConfig) -> None:
+        self._config = config
+        self._parameters = [parameter.detach() for parameter in parameters]
+        self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
+        self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
+        self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters]
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """Move every parameter, in place."""
+        # The fused call walks through memory and knows no strides: a gradient must be laid out as its parameter.
+        fitting = [
+            gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
+            for gradient, parameter in zip(gradients, self._parameters, strict=True)
+        ]
+        torch._foreach_add_(self._steps, 1)
+        torch._fused_adam_(
+            self._parameters,
+            fitting,
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            lr=self._config.learning_rate,
+            beta1=self._config.beta1,
+            beta2=self._config.beta2,
+            weight_decay=0.0,
+            eps=self._config.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Both moments and the step count of each parameter, on the host."""
+        named = {"mean": self._means, "square": self._squares, "step": self._steps}
+        return {f"{number}.{name}": tensor.cpu() for name, many in named.items() for number, tensor in enumerate(many)}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        for name, many in {"mean": self._means, "square": self._squares, "step": self._steps}.items():
+            for number, tensor in enumerate(many):
+                tensor.copy_(state[f"{number}.{name}"])

@@ -1,0 +1,88 @@
+"""A picture of one block of a refresh: why two estimators give different returns for the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.palette import arm_styles
+from lambda_replay.analysis.plots import render
+from lambda_replay.data import Block, Floats
+from lambda_replay.estimators import Estimator, Explanation, explain, is_greedy
+
+PANELS = ("rewards", "Q-values", "returns", "λ and traces")
+HEIGHTS = (1.0, 1.6, 2.4, 1.3)
+
+
+def draw_block(block: Block, estimators: Sequence[Estimator], out_png: Path, title: str) -> Path:
+    """Draw the first block of ``block`` along time: rewards, Q-values, each estimator's returns, its λ or trace."""
+    explanations = {repr(estimator): explain(estimator, block) for estimator in estimators}
+
+    def draw(figure: Any) -> None:
+        all_axes = figure.subplots(4, 1, sharex=True, height_ratios=HEIGHTS)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+        for axes, label in zip(all_axes, PANELS, strict=True):
+            axes.set_ylabel(label)
+            _mark_ends(axes, block)
+        _draw_rewards(all_axes[0], block)
+        _draw_q_values(all_axes[1], block)
+        _draw_explanations(all_axes[2], all_axes[3], block, explanations)
+        all_axes[-1].set_xlabel(
+            "step of the block (dotted: the episode ends; dots on the axis: the action was not greedy)"
+        )
+
+    return write_atomically(out_png, render(draw, (9.0, 9.0), ["png"])["png"])
+
+
+def _mark_ends(axes: Any, block: Block) -> None:
+    for step in np.flatnonzero(~block.continues[0] & block.is_transition[0]):
+        if step < block.rewards.shape[1] - 1:
+            axes.axvline(step + 0.5, color="#8b939c", linestyle=":", linewidth=1.2)
+
+
+def _draw_rewards(axes: Any, block: Block) -> None:
+    rewards = np.where(block.is_transition[0], block.rewards[0], np.nan)  # [L]
+    axes.bar(np.arange(len(rewards)), rewards, width=0.8, color="#3d434b")
+    axes.axhline(0, color="#8b939c", linewidth=0.8)
+
+
+def _draw_q_values(axes: Any, block: Block) -> None:
+    steps = np.arange(block.rewards.shape[1])
+    axes.fill_between(
+        steps, block.q_values[0, :-1].min(axis=-1), block.greedy_values[0, :-1], color="#e3e6ea", label="all actions"
+    )
+    axes.plot(steps, _where_transition(block, block.action_values[0, :-1]), color="#3d434b", label="Q(s, a) taken")
+    axes.plot(steps, block.greedy_values[0, :-1], color="#0072b2", linewidth=1.2, label="max Q(s, ·)")
+    explored = np.flatnonzero(~is_greedy(block)[0, :-1] & block.is_transition[0])
+    axes.plot(explored, np.full(len(explored), axes.get_ylim()[0]), "o", color="#d55e00", markersize=3, clip_on=False)
+    axes.legend(loc="upper left", ncols=3, fontsize=8)
+
+
+def _draw_explanations(returns_axes: Any, trace_axes: Any, block: Block, explanations: dict[str, Explanation]) -> None:
+    steps = np.arange(block.rewards.shape[1])
+    styles = arm_styles(["Q(s, a)", *explanations], baseline="Q(s, a)")
+    returns_axes.plot(
+        steps, _where_transition(block, block.action_values[0, :-1]), color=styles["Q(s, a)"].light, label="Q(s, a)"
+    )
+    for name, explanation in explanations.items():
+        style: dict[str, Any] = {
+            "color": styles[name].light,
+            "linestyle": (0, styles[name].dash or (1, 0)),
+            "label": name,
+        }
+        returns_axes.plot(steps, _where_transition(block, explanation.returns[0]), **{**style, "linewidth": 1.5})
+        shown = explanation.next_traces if explanation.lambdas is None else explanation.lambdas
+        if shown is not None:
+            row = np.broadcast_to(shown, block.rewards.shape)[0]
+            trace_axes.step(steps, _where_transition(block, row), where="mid", **{**style, "linewidth": 1.3})
+    returns_axes.legend(loc="upper left", ncols=3, fontsize=8)
+    trace_axes.set_ylim(-0.05, 1.05)
+
+
+def _where_transition(block: Block, values: Floats) -> Floats:
+    """The values with a gap where a slot has no action."""
+    return np.where(block.is_transition[0], values, np.nan)

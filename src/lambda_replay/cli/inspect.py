@@ -1,0 +1,72 @@
+"""The command ``inspect``: one block of a refresh, seen by several estimators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lambda_replay.actor import epsilon_greedy
+from lambda_replay.analysis.inspection import draw_block
+from lambda_replay.cache import make_block
+from lambda_replay.cli.options import parse, split_path
+from lambda_replay.cli.train import title_of
+from lambda_replay.errors import ConfigError
+from lambda_replay.estimators import parse_estimator
+from lambda_replay.loop import LARGEST_SEED
+from lambda_replay.memory import ReplayMemory
+from lambda_replay.policies import Policy, load_policy
+from lambda_replay.randomness import make_streams
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """Draw one block of a refresh: rewards, Q-values, each estimator's returns, and the λ or trace behind them."""
+
+    estimators: tuple[str, ...] = ("nstep:3", "peng:0.75", "watkins:0.75", "median")  # which to compare
+    length: int = 100  # agent steps of the block
+    epsilon: float | None = None  # of the games played for it; by default the run's final ε
+    seed: int | None = None  # of the games; by default that of the run
+    out: Path | None = None  # by default inspect.png in the run's directory
+
+
+def run(arguments: list[str]) -> int:
+    path, rest = split_path(arguments, "inspect")
+    options = parse(InspectOptions, rest, usage="lambda-replay inspect RUN")
+    assert path is not None
+    if options.length < 2:
+        raise ConfigError(f"--length is {options.length}; give 2 or more agent steps.")
+    estimators = [parse_estimator(spelling) for spelling in options.estimators]
+    policy = load_policy(path)
+    config = policy.config
+    memory, slots = _play_block(policy, options)
+    block = make_block(memory, slots, memory.transitions(slots), policy.learner.q_values, discount=config.discount)
+    out = path / "inspect.png" if options.out is None else options.out
+    when = "final weights" if policy.step is None else f"weights of step {policy.step:,}"
+    draw_block(block, estimators, out, f"{title_of(config)} · {when}")
+    print(f"{out}: {options.length} steps under {', '.join(repr(estimator) for estimator in estimators)}")
+    return 0
+
+
+def _play_block(policy: Policy, options: InspectOptions) -> tuple[ReplayMemory, np.ndarray]:
+    """A block of fresh games of the run's policy: the memory of a finished run is gone, the policy is what is left."""
+    config, spec = policy.config, policy.environment.spec
+    rng = make_streams(config.seed if options.seed is None else options.seed, num_envs=1).evaluate
+    epsilon = config.exploration.end if options.epsilon is None else options.epsilon
+    memory = ReplayMemory(
+        options.length + config.memory.history + 1,
+        spec.observation_shape,
+        spec.observation_dtype,
+        config.memory.history,
+    )
+    memory.begin(policy.environment.reset(int(rng.integers(LARGEST_SEED))))
+    while memory.written[0] < options.length + 1:
+        actions, probs = epsilon_greedy(policy.learner.q_values(memory.newest_states()), epsilon, rng)
+        step = policy.environment.step(int(actions[0]))
+        memory.append(int(actions[0]), step.reward, step.observation, step.terminated, step.truncated, float(probs[0]))
+        if step.game_over:
+            memory.begin(policy.environment.reset(int(rng.integers(LARGEST_SEED))))
+        elif step.terminated or step.truncated:
+            memory.begin(step.observation)
+    return memory, np.arange(options.length + 1)[None]

@@ -1,0 +1,240 @@
+"""The command ``study``: many runs from one file, how far they are, and the report about them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lambda_replay.analysis.records import RunRecord, StudyData
+from lambda_replay.cli.options import parse, split_path
+from lambda_replay.cli.study_display import StudyDisplay, count_states, render_study
+from lambda_replay.config import to_dict
+from lambda_replay.errors import ConfigError
+from lambda_replay.studies.cluster import run_on_ray
+from lambda_replay.studies.execute import check_environments, check_room, default_workers, lock_study, run_locally
+from lambda_replay.studies.layout import Layout, check_configs, make_layout
+from lambda_replay.studies.plan import Study, read_study
+from lambda_replay.studies.status import RunStatus, read_status, seconds_left
+
+OUT = Path("runs")
+DONE, SOME_FAILED = 0, 1
+USAGE = """usage: lambda-replay study run FILE     conduct every run of a study file that is not finished yet
+       lambda-replay study status FILE  say how far it is, also while it runs
+       lambda-replay study report FILE  write its report.html and figures, also while it runs
+
+FILE is a .toml file: environments × arms × seeds. The studies/ directory has one for each figure of the paper.
+Each of the three has --help."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Conduct every run of a study that is not finished; Ctrl-C stops it, and the same command goes on."""
+
+    out: Path = OUT  # the study lies in studies/NAME below it; with --ray a directory that all nodes share
+    workers: int | None = None  # runs side by side on this machine; by default its cores / the config's threads
+    ray: str | None = None  # address of an existing Ray cluster, host:port or auto; by default this machine alone
+    cpus_per_run: float = 1.0  # with --ray: CPUs that each run takes
+    gpus_per_run: float = 0.0  # with --ray: GPUs that each run takes
+
+
+@dataclass(frozen=True)
+class StatusOptions:
+    """Say how far a study is."""
+
+    out: Path = OUT  # the study lies in studies/NAME below it
+    json: bool = False  # one JSON object on standard output
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write a study's report from whatever its runs have so far."""
+
+    out: Path = OUT  # the study lies in studies/NAME below it
+
+
+def run(arguments: list[str]) -> int:
+    commands = {"run": _run, "status": _status, "report": _report}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return DONE
+    if arguments[0] not in commands:
+        raise ConfigError(f"study has no {arguments[0]!r}; it is lambda-replay study run|status|report FILE.")
+    return commands[arguments[0]](arguments[1:])
+
+
+def _run(arguments: list[str]) -> int:
+    path, rest = split_path(arguments, "study run", "FILE")
+    options = parse(RunOptions, rest, usage="lambda-replay study run FILE")
+    _check_options(options, rest)
+    study, layout = _read(path, options.out)
+    needs = check_environments(study)
+    lock = lock_study(layout)
+    try:
+        workers = default_workers(study) if options.workers is None else options.workers
+        if options.ray is None:
+            check_room(study, layout, needs, workers)
+        _conduct(study, layout, options, workers)
+        statuses = read_status(study, layout)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(study, layout, arguments)) from None
+    finally:
+        lock.release()
+    _write_report_if_possible(study, layout, statuses)
+    return _close(layout, statuses)
+
+
+def _check_options(options: RunOptions, arguments: list[str]) -> None:
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers is {options.workers}; give 1 or more.")
+    if options.ray is not None and options.workers is not None:
+        raise ConfigError("--workers is for this machine; with --ray the cluster's resources decide: --cpus-per-run.")
+    if options.ray is None and any(argument.startswith(("--cpus-per", "--gpus-per")) for argument in arguments):
+        raise ConfigError("--cpus-per-run and --gpus-per-run belong to --ray; use --workers on this machine.")
+    if options.cpus_per_run <= 0 or options.gpus_per_run < 0:
+        raise ConfigError("--cpus-per-run takes a number above 0, --gpus-per-run one of 0 or more.")
+
+
+def _read(path: Path | None, out: Path) -> tuple[Study, Layout]:
+    assert path is not None
+    study = read_study(path)
+    layout = make_layout(out, study)
+    check_configs(study, layout)
+    return study, layout
+
+
+def _conduct(study: Study, layout: Layout, options: RunOptions, workers: int) -> None:
+    if options.ray is None:
+        running: Generator[None, None, None] = run_locally(study, layout, workers=workers)
+    else:
+        running = run_on_ray(
+            study,
+            layout,
+            address=options.ray,
+            cpus_per_run=options.cpus_per_run,
+            gpus_per_run=options.gpus_per_run,
+        )
+    display = StudyDisplay(study, workers if options.ray is None else None, Console())
+    with contextlib.closing(running), display:
+        for _ in running:
+            if display.is_due():
+                display.update(read_status(study, layout))
+        display.update(read_status(study, layout))
+
+
+def _how_to_go_on(study: Study, layout: Layout, arguments: list[str]) -> str:
+    done = count_states(read_status(study, layout))["finished"]
+    return (
+        f"stopped with {done} of {len(study.runs)} runs done, the others can be resumed; "
+        f"go on with: lambda-replay study run {' '.join(arguments)}"
+    )
+
+
+def _write_report_if_possible(study: Study, layout: Layout, statuses: Sequence[RunStatus]) -> None:
+    try:
+        write_study_report(study, layout, statuses)
+    except ConfigError as error:
+        print(f"lambda-replay: no report was written: {error}", file=sys.stderr)
+
+
+def _close(layout: Layout, statuses: Sequence[RunStatus]) -> int:
+    failed = [status for status in statuses if status.state == "failed"]
+    print(f"{count_states(statuses)['finished']} of {len(statuses)} runs done; everything is in {layout.directory}")
+    if layout.report.exists():
+        print(f"report: {layout.report}")
+    for status in failed:
+        print(f"lambda-replay: {status.run.label} failed: {status.reason}", file=sys.stderr)
+    if failed:
+        print(
+            "lambda-replay: the same command tries the failed runs again; remove a run's directory to start it afresh; "
+            f"what they said is in {layout.directory / 'logs'}",
+            file=sys.stderr,
+        )
+    return SOME_FAILED if failed else DONE
+
+
+def _status(arguments: list[str]) -> int:
+    path, rest = split_path(arguments, "study status", "FILE")
+    as_json = "--json" in rest
+    options = parse(
+        StatusOptions, [argument for argument in rest if argument != "--json"], usage="lambda-replay study status FILE"
+    )
+    study, layout = _read(path, options.out)
+    statuses = read_status(study, layout)
+    running = count_states(statuses)["running"]
+    left = seconds_left(statuses, running) if running else None
+    if as_json or options.json:
+        print(json.dumps(_as_json(study, layout, statuses, left)))
+    else:
+        Console().print(render_study(study, statuses, left))
+    return DONE
+
+
+def _as_json(study: Study, layout: Layout, statuses: Sequence[RunStatus], left: float | None) -> dict[str, Any]:
+    return {
+        "name": study.name,
+        "directory": str(layout.directory),
+        "counts": count_states(statuses),
+        "seconds_left": left,
+        "runs": [
+            {
+                **{name: getattr(status.run, name) for name in ("environment", "arm", "seed")},
+                **{name: value for name, value in asdict(status).items() if name not in ("run", "path", "timed_step")},
+                "path": str(status.path),
+                "steps": status.run.config.steps,
+            }
+            for status in statuses
+        ],
+    }
+
+
+def _report(arguments: list[str]) -> int:
+    path, rest = split_path(arguments, "study report", "FILE")
+    options = parse(ReportOptions, rest, usage="lambda-replay study report FILE")
+    study, layout = _read(path, options.out)
+    statuses = read_status(study, layout)
+    if not layout.directory.exists():
+        raise ConfigError(
+            f"there is nothing to report in {layout.directory}; begin with: lambda-replay study run {path}"
+        )
+    write_study_report(study, layout, statuses)
+    print(f"{layout.report}: {count_states(statuses)['finished']} of {len(statuses)} runs are done")
+    return DONE
+
+
+def write_study_report(study: Study, layout: Layout, statuses: Sequence[RunStatus]) -> None:
+    """Write report.html and its figures into the study's directory."""
+    from lambda_replay.analysis.report import write_report
+
+    write_report(as_study_data(study, statuses), layout.report)
+
+
+def as_study_data(study: Study, statuses: Sequence[RunStatus]) -> StudyData:
+    """The study as the plain data that an analysis reads."""
+    return StudyData(
+        name=study.name,
+        environments=study.environments,
+        arms=study.arms,
+        baseline=study.baseline,
+        seeds=study.seeds,
+        steps=study.steps,
+        runs=tuple(
+            RunRecord(
+                environment=status.run.environment,
+                arm=status.run.arm,
+                seed=status.run.seed,
+                path=status.path,
+                state=status.state,
+                reason=status.reason,
+            )
+            for status in statuses
+        ),
+        defaults={environment: to_dict(config) for environment, config in study.defaults.items()},
+        thresholds=study.thresholds,
+    )

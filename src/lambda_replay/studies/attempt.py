@@ -1,0 +1,163 @@
+"""One run of a study in a process of its own: how it is started, stopped, and what its end means."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from lambda_replay.config import to_dict
+from lambda_replay.errors import ConfigError
+from lambda_replay.files import write_atomically
+from lambda_replay.runs import CONFIG, WEIGHTS, RunLock
+from lambda_replay.studies.layout import Layout
+from lambda_replay.studies.plan import PlannedRun
+from lambda_replay.studies.status import is_complete
+
+ATTEMPTS = 2  # a failed run is tried once more
+SECONDS_TO_FREE = 120.0  # for the process of a lost starter to stop; a network file system frees its locks after 90
+SECONDS_TO_STOP = 30.0  # before a process that does not stop is killed; its run stays resumable all the same
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Attempt:
+    """A process that trains or resumes one run."""
+
+    def __init__(self, run: PlannedRun, layout: Layout, environment: Mapping[str, str] | None = None) -> None:
+        """Start it; ``environment`` holds further variables for it."""
+        self._run, self._layout = run, layout
+        command = _prepare(run, layout)
+        self._log = _open_log(layout.log(run), command)
+        self._said_before = self._log.tell()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lambda_replay.studies.child", *command],
+            stdin=subprocess.PIPE,  # closed when this process ends, which the child takes as its own end
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env={**_variables(run), **(environment or {})},
+            start_new_session=True,  # Ctrl-C reaches the study, which tells its children itself
+        )
+        _write_json(layout.mark(run), {"host": socket.gethostname(), "pid": self._process.pid, "started": _now()})
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def close(self) -> str | None:
+        """Tidy up after the process ended; why the run is not finished, in one sentence, or None if it is."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._log.close()
+        self._layout.mark(self._run).unlink(missing_ok=True)
+        if self._process.returncode == 0 and is_complete(self._layout.run(self._run), self._run.config):
+            return None
+        return _reason(self._layout.log(self._run), self._said_before, self._process.returncode)
+
+    def terminate(self) -> None:
+        """Ask it to stop; the run stays resumable."""
+        if self.is_running():
+            self._process.terminate()
+
+    def kill_at(self, deadline: float) -> None:
+        """Wait for its end, and kill it at the deadline."""
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def stop_all(attempts: Iterable[Attempt]) -> None:
+    """Stop processes at once; a second interrupt while they stop kills them."""
+    attempts = list(attempts)
+    for attempt in attempts:
+        attempt.terminate()
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    for attempt in attempts:
+        try:
+            attempt.kill_at(deadline)
+        except KeyboardInterrupt:
+            deadline = 0.0
+            attempt.kill_at(deadline)
+        attempt.close()
+
+
+def record_failure(run: PlannedRun, layout: Layout, reason: str, attempts: int) -> None:
+    """Leave the reason of a failure where ``study status`` and the next ``study run`` find it."""
+    values = {"reason": reason, "attempts": attempts, "log": str(layout.log(run)), "host": socket.gethostname()}
+    _write_json(layout.failure(run), {**values, "when": _now()})
+
+
+def _prepare(run: PlannedRun, layout: Layout) -> list[str]:
+    """Bring the run's directory into a state to go on from; the arguments that do it."""
+    path, config = layout.run(run), layout.config(run)
+    layout.failure(run).unlink(missing_ok=True)
+    _write_json(config, to_dict(run.config))
+    if path.exists():
+        _wait_until_free(path)
+        has_begun = (path / CONFIG).exists()
+        if has_begun and run.config.checkpoint_every > 0:
+            # The weights of an incomplete run were saved when its environment failed; they would make it look done.
+            (path / WEIGHTS).unlink(missing_ok=True)
+            return ["resume", str(path)]
+        shutil.rmtree(path)  # nothing to go on from: it was stopped before it began, or has no checkpoints
+    return ["train", "--config", str(config), "--out", str(path)]
+
+
+def _wait_until_free(path: Path) -> None:
+    """Wait for the process of an earlier starter, which stops by itself."""
+    deadline = time.monotonic() + SECONDS_TO_FREE
+    while True:
+        try:
+            RunLock(path).release()
+            return
+        except ConfigError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _variables(run: PlannedRun) -> dict[str, str]:
+    """The child sees the same modules as this process and has its config's threads, however many run beside it."""
+    threads = dict.fromkeys(THREAD_VARIABLES, str(run.config.threads))
+    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+
+
+def _open_log(path: Path, command: list[str]) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = path.open("ab")
+    log.write(f"--- {_now()} {socket.gethostname()}: lambda-replay {' '.join(command)}\n".encode())
+    log.flush()
+    return log
+
+
+def _reason(log: Path, start: int, returncode: int) -> str:
+    """What the process said last: its own sentence about a failure, or the last line of all."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    if returncode < 0:
+        return f"it was ended by {signal.Signals(-returncode).name}, perhaps for want of memory; see {log}"
+    ours = [line.removeprefix("lambda-replay: ") for line in lines if line.startswith("lambda-replay: ")]
+    said = ours or lines
+    return said[-1] if said else f"it ended with exit code {returncode} and said nothing"
+
+
+def _write_json(path: Path, values: Mapping[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,156 @@
+"""Conducts the runs of a study on an existing Ray cluster, each by the same command as on one machine.
+
+All nodes share the output directory: runs, logs and failures lie where they would after a local study, and a run whose
+node is lost is resumed on another one from its last checkpoint. Ray is imported only here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from lambda_replay import __version__
+from lambda_replay.config import from_dict, to_dict
+from lambda_replay.errors import ConfigError
+from lambda_replay.studies.attempt import ATTEMPTS, Attempt, record_failure, stop_all
+from lambda_replay.studies.execute import unfinished
+from lambda_replay.studies.layout import Layout
+from lambda_replay.studies.plan import PlannedRun, Study
+
+POLL_SECONDS = 0.5
+SECONDS_TO_PROBE = 60.0
+SECONDS_TO_CANCEL = 15.0
+NODE_LOSSES = 20  # how often one run may lose its node before it counts as failed; each time it goes on elsewhere
+
+
+def run_on_ray(
+    study: Study, layout: Layout, *, address: str, cpus_per_run: float, gpus_per_run: float
+) -> Generator[None, None, None]:
+    """Conduct all unfinished runs on the cluster; yields now and then, and stops them when it is closed early."""
+    layout = Layout(layout.directory.absolute())
+    ray = _connect(address)
+    pending: dict[Any, PlannedRun] = {}
+    try:
+        _check_nodes(ray, layout, cpus_per_run, gpus_per_run)
+        task = ray.remote(num_cpus=cpus_per_run, num_gpus=gpus_per_run, max_retries=NODE_LOSSES)(conduct)
+        for run in unfinished(study, layout):
+            order = {"environment": run.environment, "arm": run.arm, "seed": run.seed, "config": to_dict(run.config)}
+            pending[task.remote(order, str(layout.directory), gpus_per_run > 0)] = run
+        while pending:
+            for reference in ray.wait(list(pending), num_returns=1, timeout=POLL_SECONDS)[0]:
+                _settle(ray, reference, pending.pop(reference), layout)
+            yield
+    finally:
+        for reference in pending:
+            ray.cancel(reference)
+        if pending:
+            ray.wait(list(pending), num_returns=len(pending), timeout=SECONDS_TO_CANCEL)
+        ray.shutdown()
+
+
+def conduct(order: dict[str, Any], directory: str, has_gpu: bool) -> None:
+    """The task, on a node of the cluster: one run from wherever it stands to its end, tried again once if it fails."""
+    config = from_dict(order["config"])
+    run = PlannedRun(order["environment"], order["arm"], order["seed"], config)
+    layout = Layout(Path(directory))
+    variables = {} if has_gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    reason: str | None = ""
+    for _ in range(ATTEMPTS):
+        attempt = Attempt(run, layout, variables)
+        try:
+            attempt.wait()
+        except BaseException:  # Ray cancels a task by an exception of its own
+            stop_all([attempt])
+            raise
+        reason = attempt.close()
+        if reason is None:
+            return
+    assert reason is not None
+    record_failure(run, layout, reason, ATTEMPTS)
+
+
+def probe(directory: str, token: str) -> dict[str, str]:
+    """What a node knows: our version there, and a word about the study's directory if it cannot work in it."""
+    path = Path(directory)
+    if not (path / token).exists():
+        return {"version": __version__, "complaint": f"does not see {path}"}
+    if not os.access(path, os.W_OK):
+        return {"version": __version__, "complaint": f"may not write to {path}"}
+    return {"version": __version__, "complaint": ""}
+
+
+def _connect(address: str) -> Any:
+    """Ray, connected to the cluster."""
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError:
+        raise ConfigError("--ray needs the extra: pip install 'lambda-replay[ray]'.") from None
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        said = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f"there is no Ray cluster to use at {address} ({said}); start one with: ray start --head, "
+            "or give the host:port of one, or auto on one of its nodes."
+        ) from None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)  # Ray puts one of its own in its place
+    return ray
+
+
+def _check_nodes(ray: Any, layout: Layout, cpus_per_run: float, gpus_per_run: float) -> None:
+    """Refuse a cluster on which no run fits, or whose nodes do not all share the directory and our version."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    fitting = [
+        node
+        for node in nodes
+        if node["Resources"].get("CPU", 0) >= cpus_per_run and node["Resources"].get("GPU", 0) >= gpus_per_run
+    ]
+    if not fitting:
+        raise ConfigError(
+            f"no node of the cluster has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run; "
+            "lower --cpus-per-run or --gpus-per-run."
+        )
+    token = layout.directory / f".probe-{secrets.token_hex(8)}"
+    token.touch()
+    try:
+        for node in fitting:
+            _check_node(ray, node, layout, token.name)
+    finally:
+        token.unlink()
+
+
+def _check_node(ray: Any, node: dict[str, Any], layout: Layout, token: str) -> None:
+    strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
+    here = strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(probe)
+    name = f"node {node['NodeManagerAddress']} of the cluster"
+    try:
+        found = ray.get(task.remote(str(layout.directory), token), timeout=SECONDS_TO_PROBE)
+    except ray.exceptions.RayError as error:
+        said = str(error).strip().splitlines()[-1]
+        raise ConfigError(
+            f"{name} cannot run lambda-replay ({said}); install the same version, {__version__}, on every node."
+        ) from None
+    if found["complaint"]:
+        raise ConfigError(f"{name} {found['complaint']}; give an --out that all nodes share.")
+    if found["version"] != __version__:
+        raise ConfigError(f"{name} has lambda-replay {found['version']}, and this is {__version__}; install the same.")
+
+
+def _settle(ray: Any, reference: Any, run: PlannedRun, layout: Layout) -> None:
+    """Take a task's end to the study: one that Ray itself gave up is a failure too."""
+    try:
+        ray.get(reference)
+    except ray.exceptions.RayError as error:
+        layout.mark(run).unlink(missing_ok=True)
+        record_failure(run, layout, f"Ray gave it up: {str(error).strip().splitlines()[-1]}", attempts=1)

@@ -1,0 +1,104 @@
+"""Conducts the runs of a study in processes on this machine; showing how far they are is the caller's business."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Generator
+
+from lambda_replay.envs import make_environment
+from lambda_replay.errors import ConfigError
+from lambda_replay.resources import Needs, available_ram, estimate, in_words
+from lambda_replay.runs import RunLock
+from lambda_replay.studies.attempt import ATTEMPTS, Attempt, record_failure, stop_all
+from lambda_replay.studies.layout import Layout
+from lambda_replay.studies.plan import PlannedRun, Study
+from lambda_replay.studies.status import is_complete
+
+POLL_SECONDS = 0.2
+LOCK_TRIES = 10  # ``study status`` holds the lock for an instant when it looks whether somebody is at work
+
+
+def lock_study(layout: Layout) -> RunLock:
+    """The study's lock, so that two ``study run`` of it do not collide."""
+    layout.directory.mkdir(parents=True, exist_ok=True)
+    for _ in range(LOCK_TRIES - 1):
+        try:
+            return RunLock(layout.directory)
+        except ConfigError:
+            time.sleep(0.1)
+    return RunLock(layout.directory)
+
+
+def unfinished(study: Study, layout: Layout) -> list[PlannedRun]:
+    """The runs that are still to do, in the study's order."""
+    return [run for run in study.runs if not is_complete(layout.run(run), run.config)]
+
+
+def check_environments(study: Study) -> dict[str, Needs]:
+    """Make every environment once, so that a wrong name is told before anything runs; the most a run on it needs."""
+    needs: dict[str, Needs] = {}
+    for name in study.environments:
+        runs = [run for run in study.runs if run.environment == name]
+        environment = make_environment(runs[0].config)
+        needs[name] = max((estimate(run.config, environment.spec) for run in runs), key=lambda need: need.ram_bytes)
+        environment.close()
+    return needs
+
+
+def default_workers(study: Study) -> int:
+    """As many runs side by side as the cores can carry, by the threads of each."""
+    return max(1, _cores() // max(run.config.threads for run in study.runs))
+
+
+def check_room(study: Study, layout: Layout, needs: dict[str, Needs], workers: int) -> None:
+    """Refuse more workers than memory and disk can hold at once; an interrupted run has its disk already."""
+    runs = unfinished(study, layout)
+    new = [run for run in runs if not layout.run(run).exists()]
+    rooms = (
+        ("disk", min(workers, len(new)), [needs[run.environment].disk_bytes for run in new], _free_disk(layout)),
+        ("memory", min(workers, len(runs)), [needs[run.environment].ram_bytes for run in runs], available_ram()),
+    )
+    for what, count, each, free in rooms:
+        wanted = count * max(each, default=0)
+        if wanted > free:
+            raise ConfigError(
+                f"{count} runs at once need {in_words(wanted)} of {what}, but {in_words(free)} are free; "
+                + (f"give --workers {free // max(each)}." if free >= max(each) else "not even one fits.")
+            )
+
+
+def run_locally(study: Study, layout: Layout, *, workers: int) -> Generator[None, None, None]:
+    """Conduct all unfinished runs; yields several times a second, and stops the processes when it is closed early."""
+    waiting, attempts = deque(unfinished(study, layout)), Counter[PlannedRun]()
+    running: dict[PlannedRun, Attempt] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                run = waiting.popleft()
+                running[run] = Attempt(run, layout)
+                attempts[run] += 1
+            for run in [run for run, attempt in running.items() if not attempt.is_running()]:
+                reason = running.pop(run).close()
+                if reason is not None and attempts[run] < ATTEMPTS:
+                    waiting.appendleft(run)
+                elif reason is not None:
+                    record_failure(run, layout, reason, attempts[run])
+            yield
+            time.sleep(POLL_SECONDS)
+    finally:
+        stop_all(running.values())
+
+
+def _free_disk(layout: Layout) -> int:
+    return shutil.disk_usage(layout.directory).free
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1

@@ -1,0 +1,52 @@
+"""On which line of a TOML text a key stands, which the standard reader does not tell; values are its business."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+KeyPath = tuple[str, ...]
+
+
+def find_key_lines(text: str) -> dict[KeyPath, int]:
+    """The line, counted from 1, on which each key and each table header first stands.
+
+    Keys inside inline tables have no line of their own; ``line_of`` gives that of the table.
+    """
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("["):
+            header = _parse_path(line)
+            table = header or table
+            path = header
+        else:
+            key = _parse_key(line)
+            path = table + key if key else ()
+        for length in range(1, len(path) + 1):
+            lines.setdefault(path[:length], number)
+    return lines
+
+
+def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
+    """The line of the key, or of the nearest table around it; 1 for what stands nowhere."""
+    return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 1)
+
+
+def _parse_key(line: str) -> KeyPath:
+    """The key before the first ``=`` that ends one; a key may be dotted, and quoted with a ``=`` in it."""
+    ends = (position for position, character in enumerate(line) if character == "=")
+    return next((path for end in ends if (path := _parse_path(f"{line[:end]} = 0"))), ())
+
+
+def _parse_path(line: str) -> KeyPath:
+    try:
+        values: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return ()
+    path: list[str] = []
+    while isinstance(values, dict) and values:
+        key, values = next(iter(values.items()))
+        path.append(key)
+    return tuple(path)

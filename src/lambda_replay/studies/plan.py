@@ -1,0 +1,313 @@
+"""From a study file to the complete config of every run; nothing is run here, and everything is refused that could be.
+
+A study file is data: environments × arms × seeds. docs/studies.md describes it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lambda_replay.agents import parse_agent_estimator
+from lambda_replay.config import RunConfig, override
+from lambda_replay.errors import ConfigError
+from lambda_replay.presets import make_config
+from lambda_replay.studies.key_lines import KeyPath, find_key_lines, line_of
+
+# What may stand at the top of a study file, and the form to show where it is missing or wrong.
+FORMS = {
+    "name": 'name = "peng-mini"',
+    "environments": 'environments = ["minatar/breakout", "minatar/asterix"]',
+    "seeds": "seeds = 5, or a list of different seeds: seeds = [0, 1, 2]",
+    "baseline": 'baseline = "dqn-3step", the name of one of the arms',
+    "defaults": "[defaults] with settings below it, such as steps = 400_000",
+    "arms": '[arms.NAME] with settings below it, such as estimator = "peng:0.75"',
+    "thresholds": '[thresholds] with scores below it, such as "minatar/breakout" = 10',
+}
+OPTIONAL = ("defaults", "thresholds")
+PER_ENVIRONMENT = "on"  # [arms.NAME.on."atari/pong"]: settings of an arm on one environment
+PARTS = {"cache": "agent dqn-lambda", "target": "agent dqn", "atari": "atari/… games", "minatar": "minatar/… games"}
+DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a study."""
+
+    environment: str
+    arm: str
+    seed: int
+    config: RunConfig
+
+    @property
+    def label(self) -> str:
+        return f"{self.environment} · {self.arm} · seed {self.seed}"
+
+    @property
+    def place(self) -> Path:
+        """Where the run lies below any of the study's directories."""
+        return Path(environment_directory(self.environment), self.arm, f"seed-{self.seed}")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file, resolved; ``runs`` has the seeds outermost, so that a part of them is balanced over all else."""
+
+    file: Path
+    name: str
+    environments: tuple[str, ...]
+    arms: tuple[str, ...]
+    baseline: str  # one of the arms
+    seeds: tuple[int, ...]
+    thresholds: Mapping[str, float]  # environment -> score
+    defaults: Mapping[str, RunConfig]  # environment -> the config before any arm
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def steps(self) -> int:
+        """Agent steps of a run; of the longest one, should arms differ."""
+        return max(run.config.steps for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file itself: its values, and where they stand."""
+
+    path: Path
+    values: Settings
+    lines: Mapping[KeyPath, int]
+
+    def mistake(self, path: KeyPath, sentence: str) -> ConfigError:
+        """One sentence with the file and the line of a key."""
+        return ConfigError(f"{self.path}, line {line_of(self.lines, path)}: {sentence}")
+
+
+def environment_directory(environment: str) -> str:
+    """An environment's name as that of a directory: atari/pong becomes atari-pong."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", environment).strip("-.") or "environment"
+
+
+def read_study(path: Path) -> Study:
+    """The study of a file; every name, value and combination in it is checked."""
+    source = _read_source(path)
+    _check_top(source)
+    environments, arms = _environments(source), _arms(source)
+    seeds, baseline = _seeds(source), source.values["baseline"]
+    if baseline not in arms:
+        names = ", ".join(arms)
+        raise source.mistake(("baseline",), f"baseline is {baseline!r}, which is no arm; choose one of {names}.")
+    _check_settings(source, environments)
+    configs = {(env, arm): _arm_config(source, env, arm) for env in environments for arm in arms}
+    _check_parts_matter(source, list(configs.values()))
+    return Study(
+        file=path,
+        name=source.values["name"],
+        environments=environments,
+        arms=arms,
+        baseline=baseline,
+        seeds=seeds,
+        thresholds=_thresholds(source, environments),
+        defaults={env: _default_config(source, env) for env in environments},
+        runs=tuple(
+            PlannedRun(env, arm, seed, override(configs[env, arm], {"seed": seed}))
+            for seed in seeds
+            for env in environments
+            for arm in arms
+        ),
+    )
+
+
+def _read_source(path: Path) -> Source:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return Source(path, tomllib.loads(text), find_key_lines(text))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no study file {path}; give a .toml file, for example studies/mini.toml.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); give a study file (.toml).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_syntax_sentence(path, text, str(error))) from None
+
+
+def _syntax_sentence(path: Path, text: str, message: str) -> str:
+    """Python's message with its line moved to where all our sentences have it, and the form that TOML wants."""
+    match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
+    line = int(match[1]) if match and match[1] else len(text.splitlines()) or 1
+    said = message[: match.start()] if match else message
+    return (
+        f"{path}, line {line}: this is not TOML ({said}); a line is [arms.NAME] or key = value, "
+        'where a value is 5, 0.1, true, "text" or ["a", "list"].'
+    )
+
+
+def _check_top(source: Source) -> None:
+    for name in source.values:
+        if name not in FORMS:
+            raise source.mistake((name,), f"there is no {name!r} in a study; it has {', '.join(FORMS)}.")
+    for name, form in FORMS.items():
+        if name not in source.values and name not in OPTIONAL:
+            raise source.mistake((), f"{name} is missing; write {form}.")
+    name = source.values["name"]
+    if not (isinstance(name, str) and DIRECTORY_NAME.fullmatch(name)):
+        raise source.mistake(("name",), f"name is {name!r}; write {FORMS['name']} (letters, digits, '-', '_', '.').")
+    for table in ("defaults", "arms", "thresholds"):
+        if not isinstance(source.values.get(table, {}), dict):
+            raise source.mistake((table,), f"{table} is {source.values[table]!r}; write {FORMS[table]}.")
+
+
+def _environments(source: Source) -> tuple[str, ...]:
+    names = source.values["environments"]
+    if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
+        raise source.mistake(("environments",), f"environments is {names!r}; write {FORMS['environments']}.")
+    directories = [environment_directory(name).casefold() for name in names]
+    for number, name in enumerate(names):
+        if directories[number] in directories[:number]:
+            raise source.mistake(("environments",), f"environments has {name} twice; name each one once.")
+    return tuple(names)
+
+
+def _seeds(source: Source) -> tuple[int, ...]:
+    seeds = source.values["seeds"]
+    if type(seeds) is int and seeds > 0:
+        return tuple(range(seeds))
+    is_list = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not is_list or len(set(seeds)) < len(seeds):
+        raise source.mistake(("seeds",), f"seeds is {seeds!r}; write {FORMS['seeds']}.")
+    return tuple(seeds)
+
+
+def _arms(source: Source) -> tuple[str, ...]:
+    arms = source.values["arms"]
+    if not arms:
+        raise source.mistake(("arms",), f"there is no arm; write {FORMS['arms']}.")
+    for arm, settings in arms.items():
+        if not DIRECTORY_NAME.fullmatch(arm):
+            raise source.mistake(("arms", arm), f"the arm {arm!r} needs a name of letters, digits, '-', '_' and '.'.")
+        if not isinstance(settings, dict):
+            raise source.mistake(("arms", arm), f"arms.{arm} is {settings!r}; write {FORMS['arms']}.")
+        if sum(other.casefold() == arm.casefold() for other in arms) > 1:
+            raise source.mistake(("arms", arm), f"the arm {arm} differs from another in capitals only; rename one.")
+    return tuple(arms)
+
+
+def _check_settings(source: Source, environments: tuple[str, ...]) -> None:
+    """What a table of settings may not have: a seed or an environment of its own, and an ``on`` for no environment."""
+    for arm, settings in source.values["arms"].items():
+        on: Any = settings.get(PER_ENVIRONMENT, {})
+        path: KeyPath = ("arms", arm, PER_ENVIRONMENT)
+        form = f'[arms.{arm}.on."{environments[0]}"] with settings below it'
+        if not isinstance(on, dict):
+            raise source.mistake(path, f"arms.{arm}.on is {on!r}; write {form}.")
+        for name, table in on.items():
+            if name not in environments:
+                known = ", ".join(environments)
+                raise source.mistake((*path, name), f"arms.{arm}.on names {name}, which is not among {known}.")
+            if not isinstance(table, dict):
+                raise source.mistake((*path, name), f"arms.{arm}.on has {name} = {table!r}; write {form}.")
+    for table_path, table in _tables(source):
+        for name, remedy in (("seed", "seeds"), ("env", "environments")):
+            if name in table:
+                raise source.mistake(
+                    (*table_path, name), f"{name} cannot be set here; use {remedy} at the top of the file."
+                )
+
+
+def _tables(source: Source) -> Iterator[tuple[KeyPath, Settings]]:
+    yield ("defaults",), source.values.get("defaults", {})
+    for arm, settings in source.values["arms"].items():
+        yield ("arms", arm), settings
+        yield from ((("arms", arm, "on", name), table) for name, table in settings.get(PER_ENVIRONMENT, {}).items())
+
+
+def _thresholds(source: Source, environments: tuple[str, ...]) -> dict[str, float]:
+    thresholds = source.values.get("thresholds", {})
+    for name, score in thresholds.items():
+        if name not in environments:
+            known = ", ".join(environments)
+            raise source.mistake(("thresholds", name), f"thresholds names {name}, which is not among {known}.")
+        if type(score) not in (int, float):
+            raise source.mistake(("thresholds", name), f"thresholds has {score!r}; write {FORMS['thresholds']}.")
+    return {name: float(score) for name, score in thresholds.items()}
+
+
+def _default_config(source: Source, env: str) -> RunConfig:
+    return _resolve(source, env, {("defaults",): source.values.get("defaults", {})})
+
+
+def _arm_config(source: Source, env: str, arm: str) -> RunConfig:
+    settings = source.values["arms"][arm]
+    on = settings.get(PER_ENVIRONMENT, {}).get(env, {})
+    layers = {
+        ("defaults",): source.values.get("defaults", {}),
+        ("arms", arm): {name: value for name, value in settings.items() if name != PER_ENVIRONMENT},
+        ("arms", arm, PER_ENVIRONMENT, env): on,
+    }
+    return _resolve(source, env, layers)
+
+
+def _resolve(source: Source, env: str, layers: Mapping[KeyPath, Settings]) -> RunConfig:
+    """The preset's config with the layers' settings, the later ones above the earlier."""
+    merged: dict[str, Any] = {}
+    for settings in layers.values():
+        merged = _merge(merged, settings)
+    preset, agent = merged.pop("preset", None), merged.get("agent", "dqn-lambda")
+    try:
+        base = make_config(env, preset, agent)
+        for part in PARTS:
+            if part in merged and getattr(base, part) is None:
+                _refuse_part(source, part, base, layers)
+                merged.pop(part)
+        config = override(base, merged)
+        parse_agent_estimator(config)
+    except ConfigError as error:
+        if str(error).startswith(f"{source.path}, line"):
+            raise
+        raise source.mistake(_guilty_key(str(error), layers), str(error)) from None
+    return config
+
+
+def _merge(below: Settings, above: Settings) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        present = merged.get(name)
+        merged[name] = _merge(present, value) if isinstance(present, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _refuse_part(source: Source, part: str, base: RunConfig, layers: Mapping[KeyPath, Settings]) -> None:
+    """Settings that an arm itself gives must matter to it; those of [defaults] are for the arms that they fit."""
+    for path, settings in layers.items():
+        if part in settings and path != ("defaults",):
+            sentence = f"the {part} settings belong to {PARTS[part]}; this is agent {base.agent} on {base.env}."
+            raise source.mistake((*path, part), sentence)
+
+
+def _check_parts_matter(source: Source, configs: list[RunConfig]) -> None:
+    for part, owner in PARTS.items():
+        if part in source.values.get("defaults", {}) and all(getattr(config, part) is None for config in configs):
+            raise source.mistake(("defaults", part), f"the {part} settings belong to {owner}, which no arm has.")
+
+
+def _guilty_key(sentence: str, layers: Mapping[KeyPath, Settings]) -> KeyPath:
+    """The key that the sentence names first, in the uppermost layer that has it; otherwise the uppermost layer."""
+    said = re.findall(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*", sentence.partition(";")[0])
+    for word in said:
+        for path, settings in reversed(list(layers.items())):
+            if _has(settings, word.split(".")):
+                return (*path, *word.split("."))
+    filled = [path for path, settings in layers.items() if settings]
+    return filled[-1] if filled else ()
+
+
+def _has(settings: Any, path: list[str]) -> bool:
+    for name in path:
+        if not (isinstance(settings, dict) and name in settings):
+            return False
+        settings = settings[name]
+    return True

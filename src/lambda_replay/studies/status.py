@@ -1,0 +1,154 @@
+"""How far the runs of a study are, read from their directories; works at any time, also while they run elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lambda_replay.config import RunConfig
+from lambda_replay.runs import EPISODES, LOCK, METRICS, TIMING, is_finished
+from lambda_replay.studies.layout import Layout
+from lambda_replay.studies.plan import PlannedRun, Study
+
+State = Literal["finished", "running", "waiting", "failed"]
+TAIL_BYTES = 8192  # more than the longest line of any of a run's logs
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run, as far as its files tell."""
+
+    run: PlannedRun
+    path: Path
+    state: State
+    step: int = 0  # agent steps done; a waiting run with some will be resumed
+    seconds: float = 0.0  # training time, up to ``timed_step``
+    timed_step: int = 0
+    score: float | None = None  # mean of the last 100 games
+    reason: str = ""  # of a failure
+
+
+def read_status(study: Study, layout: Layout) -> list[RunStatus]:
+    """Every run of the study, in its order."""
+    is_conducted = is_being_run(layout)
+    return [_read_run(run, layout, is_conducted=is_conducted) for run in study.runs]
+
+
+def is_being_run(layout: Layout) -> bool:
+    """Whether some ``study run`` is at work on this study."""
+    try:
+        with (layout.directory / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def is_complete(path: Path, config: RunConfig) -> bool:
+    """Whether a run has its weights and came to its last step; one whose environment failed has the weights only."""
+    return is_finished(path) and int(_last_object(path / METRICS).get("step", 0)) >= config.steps
+
+
+def seconds_left(statuses: Sequence[RunStatus], workers: int) -> float | None:
+    """Time until all runs are finished, judged by how long others of their arm took; None before anything is known."""
+    speeds = _Speeds(statuses)
+    left = [
+        (status.run.config.steps - status.step) * speed
+        for status in statuses
+        if status.state in ("running", "waiting") and (speed := speeds.seconds_per_step(status.run)) is not None
+    ]
+    if not left and any(status.state in ("running", "waiting") for status in statuses):
+        return None
+    return max([sum(left) / max(1, workers), *left], default=0.0)
+
+
+class _Speeds:
+    """Seconds per step of what ran: of the same environment and arm, else of the arm, else of all."""
+
+    def __init__(self, statuses: Sequence[RunStatus]) -> None:
+        self._seconds: dict[tuple[str, ...], float] = defaultdict(float)
+        self._steps: dict[tuple[str, ...], int] = defaultdict(int)
+        for status in statuses:
+            for key in _keys(status.run):
+                self._seconds[key] += status.seconds
+                self._steps[key] += status.timed_step
+
+    def seconds_per_step(self, run: PlannedRun) -> float | None:
+        known = (self._seconds[key] / self._steps[key] for key in _keys(run) if self._steps[key] > 0)
+        return next(known, None)
+
+
+def _keys(run: PlannedRun) -> tuple[tuple[str, ...], ...]:
+    return (run.arm, run.environment), (run.arm,), ()
+
+
+def _read_run(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> RunStatus:
+    path = layout.run(run)
+    timing, metrics = _last_object(path / TIMING), _last_object(path / METRICS)
+    timed_step = int(timing.get("step", 0))
+    state, reason = _read_state(run, layout, is_conducted=is_conducted)
+    return RunStatus(
+        run=run,
+        path=path,
+        state=state,
+        step=max(timed_step, _last_game_step(path / EPISODES)),
+        seconds=float(timing.get("seconds", 0.0)),
+        timed_step=timed_step,
+        score=metrics.get("score_mean_100"),
+        reason=reason,
+    )
+
+
+def _read_state(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> tuple[State, str]:
+    if is_complete(layout.run(run), run.config):
+        return "finished", ""
+    if is_conducted and layout.mark(run).exists():
+        return "running", ""
+    try:
+        return "failed", str(json.loads(layout.failure(run).read_text())["reason"])
+    except FileNotFoundError:
+        return "waiting", ""
+
+
+def _last_object(path: Path) -> dict[str, Any]:
+    """The last whole line of a file of JSON objects; empty when there is none."""
+    lines = _last_lines(path)
+    value = json.loads(lines[-1]) if lines else {}
+    assert isinstance(value, dict)
+    return value
+
+
+def _last_game_step(path: Path) -> int:
+    """The step at which the last game in an episodes.csv ended."""
+    lines = _last_lines(path)
+    if not lines:
+        return 0
+    with path.open(encoding="utf-8", newline="") as file:
+        header = file.readline().rstrip("\n")
+    if lines[-1] == header:
+        return 0
+    return int(next(csv.DictReader(io.StringIO(f"{header}\n{lines[-1]}\n")))["step"])
+
+
+def _last_lines(path: Path) -> list[str]:
+    """The whole lines in a file's last bytes; a line being written, and one cut at the beginning, are left out."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - TAIL_BYTES)
+            file.seek(start)
+            content = file.read()
+    except FileNotFoundError:
+        return []
+    lines = content[: content.rfind(b"\n") + 1].decode("utf-8", errors="replace").splitlines()
+    return lines[1:] if start else lines
