@@ -130,6 +130,13 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
 
+    def tap(self, selector: str, across: float = 0.5, down: float = 0.5) -> None:
+        """Touch an element with a finger and lift it again."""
+        box = self.box(selector)
+        finger = {"x": box["x"] + across * box["width"], "y": box["y"] + down * box["height"]}
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[finger])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def press(self, key: str) -> None:
         code = KEY_CODES[key]
         text = {"text": "\r"} if key == "Enter" else {}

@@ -99,7 +99,7 @@ def test_a_cache_of_one_worked_episode() -> None:
         block_length=3,
         rng=np.random.default_rng(0),
     )
-    assert len(cache) == 3
+    assert len(cache.slots) == 3
     assert_array_equal(cache.slots, [0, 1, 2])
     assert_array_equal(cache.actions, [0, 1, 0])
     assert_allclose(cache.returns, [88.048, 58.4, 20], rtol=1e-6)
@@ -336,7 +336,7 @@ def test_rows_are_uniform_without_priority() -> None:
     _, q_function = tabular()
     cache = build(memory, q_function)
     rows = cache.sample_rows(100, 400, rng=np.random.default_rng(3))
-    counts = np.bincount(rows.reshape(-1), minlength=len(cache))[cache.is_transition]
+    counts = np.bincount(rows.reshape(-1), minlength=len(cache.slots))[cache.is_transition]
     assert stats.chisquare(counts).pvalue > 0.01
 
 
@@ -346,7 +346,7 @@ def test_rows_follow_the_probabilities(quantile: float) -> None:
     _, q_function = tabular()
     cache = build(memory, q_function)
     rows = cache.sample_rows(100, 400, 0.6, quantile, rng=np.random.default_rng(4))
-    counts = np.bincount(rows.reshape(-1), minlength=len(cache))[cache.is_transition]
+    counts = np.bincount(rows.reshape(-1), minlength=len(cache.slots))[cache.is_transition]
     probabilities = lr.prioritized(cache.td_errors[cache.is_transition], 0.6, quantile)
     assert stats.chisquare(counts, probabilities * counts.sum()).pvalue > 0.01
 
@@ -437,7 +437,8 @@ def test_a_block_says_where_episodes_end() -> None:
     memory.append(2, 3.0, frame(4), truncated=True, behaviour_prob=0.5)
     memory.begin(frame(5))
     table, q_function = tabular()
-    block = make_block(memory, np.arange(6)[None], q_function, discount=0.9)
+    slots = np.arange(6)[None]
+    block = make_block(memory, slots, memory.transitions(slots), q_function, discount=0.9)
     assert_array_equal(block.rewards, [[1, 2, 0, 3, 0]])
     assert_array_equal(block.discounts, np.array([[0.9, 0, 0, 0.9, 0]], dtype=np.float32))
     assert_array_equal(block.continues, [[True, False, False, False, False]])
@@ -459,7 +460,7 @@ def test_80_000_rows_cost_at_most_two_megabytes() -> None:
     memory = random_memory()
     _, q_function = tabular()
     cache = build(memory, q_function, size=80_000, block_length=100)
-    assert len(cache) == 80_000
+    assert len(cache.slots) == 80_000
     assert cache.nbytes == sum(array.nbytes for array in (cache.slots, cache.actions, cache.returns, cache.td_errors))
     assert cache.nbytes <= 2_000_000
 

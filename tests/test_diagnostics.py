@@ -40,7 +40,7 @@ def worked_memory() -> lr.ReplayMemory:
 
 def worked(spelling: str, slots: NDArray[np.int64], tail: int = 0) -> tuple[Cache, Block, Explanation]:
     memory = worked_memory()
-    block = make_block(memory, slots, lambda states: TABLE[states[:, 0]], discount=0.5)
+    block = make_block(memory, slots, memory.transitions(slots), lambda states: TABLE[states[:, 0]], discount=0.5)
     explanation = explain(lr.parse_estimator(spelling), block)
     return Cache(memory, slots[:, : slots.shape[1] - 1 - tail], block, explanation), block, explanation
 
@@ -149,13 +149,14 @@ def test_a_tail_is_no_row_of_the_cache() -> None:
 def test_repeats_and_ages_of_samples() -> None:
     # Rows 0, 0, 1, 4 are slots 0, 0, 1, 4; the newest is 5: ages 5, 5, 4, 1. Three of four are different.
     cache, _, _ = worked("nstep:1", ALL_SLOTS)
-    metrics = describe_samples(worked_memory(), cache, np.array([[0, 0], [1, 4]]))
+    metrics = describe_samples(cache, np.array([[0, 0], [1, 4]]), worked_memory().ages(ALL_SLOTS[:, :-1]))
     assert metrics == pytest.approx({"sample_repeated_share": 1 / 4, "sample_age_mean": 15 / 4})
 
 
 def test_a_transition_in_two_blocks_is_repeated() -> None:
-    cache, _, _ = worked("nstep:1", np.array([[0, 1, 2], [0, 1, 2]]))
-    metrics = describe_samples(worked_memory(), cache, np.array([[0, 2]]))  # both are slot 0
+    slots = np.array([[0, 1, 2], [0, 1, 2]])
+    cache, _, _ = worked("nstep:1", slots)
+    metrics = describe_samples(cache, np.array([[0, 2]]), worked_memory().ages(slots[:, :-1]))  # both are slot 0
     assert metrics == pytest.approx({"sample_repeated_share": 1 / 2, "sample_age_mean": 5})
 
 
@@ -167,8 +168,8 @@ def test_ages_are_counted_in_the_slot_s_own_stream_also_when_its_ring_has_wrappe
         for _ in range(steps):
             memory.append(0, 0.0, frame(0), stream=stream)
     slots = np.array([[2, 3], [0, 1], [4, 5]])
-    block = make_block(memory, slots, lambda states: TABLE[states[:, 0]], discount=0.5)
+    block = make_block(memory, slots, memory.transitions(slots), lambda states: TABLE[states[:, 0]], discount=0.5)
     cache = Cache(memory, slots[:, :1], block, explain(lr.parse_estimator("nstep:1"), block))
     # numbers 2, 4 of stream 0 (newest 5) and 0 of stream 1 (newest 1): ages 3, 1, 1
-    metrics = describe_samples(memory, cache, np.array([[0, 1, 2]]))
+    metrics = describe_samples(cache, np.array([[0, 1, 2]]), memory.ages(slots[:, :1]))
     assert metrics == pytest.approx({"sample_repeated_share": 0, "sample_age_mean": 5 / 3})

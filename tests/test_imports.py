@@ -23,22 +23,23 @@ SERIALIZER = "pick" + "le"  # Python's own; reading it executes code. Never spel
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"studies", "analysis"}),
+    frozenset({"studies", "analysis", "benchmarks"}),
     frozenset({"runner"}),
-    frozenset({"loop", "policies", "resources"}),
+    frozenset({"loop", "policies", "resources", "verification"}),
     frozenset({"runs", "checkpoints"}),
     frozenset({"agents"}),
     frozenset({"__init__"}),  # `lambda_replay` itself
     frozenset({"diagnostics"}),
-    frozenset({"cache", "learner", "actor"}),
-    frozenset({"estimators", "memory", "networks", "schedules", "envs"}),
+    frozenset({"cache", "learner", "actor", "spellings"}),
+    frozenset({"estimators", "memory", "networks", "adam", "schedules", "envs"}),
     frozenset({"presets"}),
-    frozenset({"returns", "data", "config", "randomness", "files"}),
+    frozenset({"returns"}),
+    frozenset({"data", "config", "randomness", "files"}),
     frozenset({"errors"}),
 )
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 
-LIBRARY = {"errors", "data", "returns", "estimators", "memory", "cache"}  # all that `import lambda_replay` brings
+LIBRARY = {"errors", "data", "returns", "estimators", "spellings", "memory", "cache"}  # all that `import lambda_replay` brings
 HEAVY = {"torch", "gymnasium", "tyro", "rich", "matplotlib"}  # none of which it may bring
 
 

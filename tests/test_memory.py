@@ -329,7 +329,8 @@ def test_a_truncated_step_bootstraps_from_its_true_final_observation() -> None:
     def state_as_value(states: NDArray[Any]) -> NDArray[Any]:
         return states.astype(np.float32)  # [n, 1]
 
-    block = make_block(memory, np.array([[0, 1, 2, 3]]), state_as_value, discount=0.5)
+    slots = np.array([[0, 1, 2, 3]])
+    block = make_block(memory, slots, memory.transitions(slots), state_as_value, discount=0.5)
     assert_array_equal(block.continues, [[False, False, False]])
     assert_array_equal(block.discounts, [[0.5, 0, 0]])  # truncated, closing, terminated
     returns = lr.parse_estimator("peng:1")(block)

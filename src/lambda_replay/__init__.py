@@ -3,8 +3,9 @@
 from lambda_replay.cache import Cache, prioritized, refresh
 from lambda_replay.data import NO_ACTION, Block, Minibatch
 from lambda_replay.errors import ConfigError
-from lambda_replay.estimators import Estimator, parse_estimator
+from lambda_replay.estimators import Estimator
 from lambda_replay.memory import ReplayMemory
+from lambda_replay.spellings import parse_estimator
 
 __version__ = "0.1.0"
 

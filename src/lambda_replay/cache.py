@@ -1,4 +1,4 @@
-"""The cache: random blocks of the memory with precomputed returns, from which minibatches are drawn; it never copies states."""
+"""The cache: random blocks of the memory with precomputed returns, to draw minibatches from; it never copies states."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.data import NO_ACTION, Block, Booleans, Floats, Integers, Minibatch
+from lambda_replay.data import NO_ACTION, Block, Booleans, Explanation, Floats, Integers, Minibatch
 from lambda_replay.errors import ConfigError
-from lambda_replay.estimators import Estimator, Explanation, explain
+from lambda_replay.estimators import Estimator, explain
 from lambda_replay.memory import ReplayMemory, Transitions
 
 QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation] -> Q-values [n, A]
 
 
 class Cache:
-    """S rows (slot, action, return, TD error) in block order; a row in a closing slot has no action and is never drawn."""
+    """S rows (slot, action, return, TD error) in block order; a closing slot's row has no action and is never drawn."""
 
     def __init__(self, memory: ReplayMemory, slots: Integers, block: Block, explanation: Explanation) -> None:
         if explanation.returns.shape != block.rewards.shape:
@@ -33,9 +33,6 @@ class Cache:
         self.returns: Floats = np.where(is_transition, explanation.returns[:, :length].reshape(-1), np.float32(0))
         values = block.action_values[:, :length].reshape(-1)
         self.td_errors: Floats = self.returns - values  # [S]  both are 0 in closing slots
-
-    def __len__(self) -> int:
-        return len(self.slots)
 
     @property
     def nbytes(self) -> int:

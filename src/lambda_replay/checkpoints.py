@@ -1,4 +1,4 @@
-"""Checkpoints: saving a run so that it survives any crash, and finding what of it is sound; nothing loaded here can execute.
+"""Checkpoints: saving a run so that it survives any crash, and finding what is sound; nothing read here can execute.
 
 A checkpoint is ``checkpoints/STEP/`` with weights, optimizer and ``state.json``, plus the part of the memory's own
 files that it relies on. Those are written in place and only once, so a checkpoint costs what is new. ``state.json``
@@ -12,13 +12,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
 
-from lambda_replay.config import RunConfig, from_dict
+from lambda_replay.config import Device, RunConfig, from_dict
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.files import (
     checksum,
@@ -40,7 +41,9 @@ SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its clos
 SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
 WITH_NEWEST = ("observations", "frames")  # what the newest slot holds already; the rest waits for its action
 
-ReadSlots = Callable[[str, int, int], Any]  # bytes of one of the memory's arrays, from a slot up to another
+PIECE = 1 << 22  # bytes read at a time
+
+ReadSlots = Callable[[str, int, int], Iterable[Any]]  # bytes of one of the memory's arrays, from a slot up to another
 
 
 class Checkpoint(NamedTuple):
@@ -85,7 +88,7 @@ class MemoryChecksums:
         for name, stream, chunk in _chunks(memory.written, memory.window):
             known = self._complete.get(name)
             checksums[name] = known or _chunk_checksum(
-                lambda array, first, last: arrays[array][first:last].data,
+                lambda array, first, last: [arrays[array][first:last].data],
                 list(arrays),
                 slots=_ChunkSlots(stream, chunk, memory.written[stream], memory.ring),
             )
@@ -97,7 +100,7 @@ class MemoryChecksums:
         return checksums
 
 
-def _chunks(written: tuple[int, ...] | list[int], window: int) -> Iterator[tuple[str, int, int]]:
+def _chunks(written: Sequence[int], window: int) -> Iterator[tuple[str, int, int]]:
     """Name, stream and number of every chunk that a stream's window touches."""
     for stream, count in enumerate(written):
         for chunk in range(max(0, count - window) // CHUNK, -(-count // CHUNK)):
@@ -138,7 +141,8 @@ def _chunk_checksum(read: ReadSlots, arrays: list[str], slots: _ChunkSlots) -> s
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         for first, last in slots.spans(array):
-            digest.update(read(array, first, last))
+            for piece in read(array, first, last):
+                digest.update(piece)
     return digest.hexdigest()
 
 
@@ -158,9 +162,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
             "logs": {name: file_checksum(run / name, length) for name, length in checkpoint.state["logs"].items()},
         }
         layout = {name: array[:1].nbytes for name, array in memory.arrays.items()}
-        payload = json.dumps(
-            {**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched}
-        )
+        payload = json.dumps({**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched})
         text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
         write_atomically(place / STATE, text.encode())
         sync_directory(place.parent)
@@ -269,14 +271,22 @@ def _is_consistent(state: Any, step: int) -> bool:
         return False
     written, is_open = state["memory"]["written"], state["memory"]["is_open"]
     return (
-        len(written) == len(is_open) == config.envs
+        state["device"] in get_args(Device)
+        and state["threads"] > 0
+        and state["seconds"] >= 0
+        and len(written) == len(is_open) == config.envs
         and all(count > 0 for count in written)  # at a boundary every stream is in the middle of a game
         and all(flag == 1 for flag in is_open)
         and set(state["logs"]) == set(state["checksums"]["logs"])
         and all(length >= 0 for length in state["logs"].values())
         and all(name.isidentifier() and size > 0 for name, size in state["slot_bytes"].items())
-        and list(state["checksums"]["memory"]) == [name for name, *_ in _chunks(written, _window(config))]
+        and _are_all_chunks(state["checksums"]["memory"], written, _window(config))
     )
+
+
+def _are_all_chunks(names: Iterable[str], written: Sequence[int], window: int) -> bool:
+    """Whether these are the names of all chunks; compared one by one, for a damaged count may promise any number."""
+    return all(name == wanted for name, wanted in zip_longest(names, (name for name, *_ in _chunks(written, window))))
 
 
 def saved_config(state: Mapping[str, Any]) -> RunConfig:
@@ -336,8 +346,11 @@ def _find_damaged_chunks(state: Mapping[str, Any], directory: Path, ring: int) -
     written, slot_bytes = state["memory"]["written"], state["slot_bytes"]
     files = {name: os.open(directory / f"{name}.bin", os.O_RDONLY) for name in slot_bytes}
 
-    def read(array: str, first: int, last: int) -> bytes:
-        return os.pread(files[array], (last - first) * slot_bytes[array], first * slot_bytes[array])
+    def read(array: str, first: int, last: int) -> Iterator[bytes]:
+        place, end = first * slot_bytes[array], last * slot_bytes[array]
+        while place < end and (piece := os.pread(files[array], min(PIECE, end - place), place)):
+            yield piece
+            place += len(piece)
 
     try:
         for name, wanted in state["checksums"]["memory"].items():

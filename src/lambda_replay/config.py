@@ -1,4 +1,4 @@
-"""Every knob of a run: frozen dataclasses with unit, default and the paper's value; reading them lives here, using them elsewhere.
+"""Every knob of a run: frozen dataclasses with unit, default and the paper's value; using them is done elsewhere.
 
 The comment behind a field is its help text on the command line. "Paper" is Daley & Amato 2019, appendix A.
 """

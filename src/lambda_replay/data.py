@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,14 @@ class Block:
     def greedy_values(self) -> Floats:  # [K, L+1]
         """max_a Q(s_t, a)."""
         return self.q_values.max(axis=-1)
+
+
+class Explanation(NamedTuple):
+    """What an estimator computed and why."""
+
+    returns: Floats  # [K, L]
+    next_traces: Floats | None = None  # [K, L]  c_{t+1}, 0 where the episode ends at t; None: no trace is involved
+    lambdas: Floats | None = None  # [K, L]  the λ chosen for each step; None: λ is not chosen from the data
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lambda_replay.cache import Cache
-from lambda_replay.data import Block, Integers
-from lambda_replay.estimators import Explanation
+from lambda_replay.data import Block, Explanation, Integers
 
 Metrics = dict[str, float]
 

@@ -1,4 +1,4 @@
-"""Return estimators as frozen callables ``Block -> returns``, and their one-word spellings; the recursions are in returns.py.
+"""Return estimators as frozen callables ``Block -> returns``; the recursions are in returns.py, names in spellings.py.
 
 A user's own estimator is any callable from a Block to returns [K, L]. Ours also ``explain`` themselves: the traces
 they used and the λ they chose, for the metrics and for ``lambda-replay inspect``. Each docstring gives V, b and c of
@@ -10,16 +10,14 @@ and its source; ``lambda-replay describe --estimators`` prints them.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from lambda_replay.data import NO_ACTION, Block, Booleans, Floats
-from lambda_replay.errors import ConfigError
+from lambda_replay.data import NO_ACTION, Block, Booleans, Explanation, Floats
 from lambda_replay.returns import backward_returns, nstep_returns
 
 BOUNDED_SEARCH_DEPTH = 7  # halvings of the λ interval; paper, appendix C
@@ -29,14 +27,6 @@ class Estimator(Protocol):
     """Anything that turns blocks into returns [K, L]."""
 
     def __call__(self, block: Block) -> Floats: ...
-
-
-class Explanation(NamedTuple):
-    """What an estimator computed and why."""
-
-    returns: Floats  # [K, L]
-    next_traces: Floats | None = None  # [K, L]  c_{t+1}, 0 where the episode ends at t; None: no trace is involved
-    lambdas: Floats | None = None  # [K, L]  the λ chosen for each step; None: λ is not chosen from the data
 
 
 def explain(estimator: Estimator, block: Block) -> Explanation:
@@ -124,7 +114,7 @@ class Watkins:
 
 @dataclass(frozen=True, repr=False)
 class WatkinsPublished:
-    """V = max Q(s',·), b = V, c = λ·[a greedy in s]. The paper's released code, which cuts one step early; see deviations.md #4"""
+    """V = max Q(s',·), b = V, c = λ·[a greedy in s]. The paper's released code, one step early; see deviations.md #4"""
 
     lambda_: float
     name: ClassVar[str] = "watkins-published"
@@ -261,76 +251,3 @@ class Bounded:
         errors = np.abs(self._with(block, lambdas).returns - block.action_values[:, :-1])
         totals = np.where(block.is_transition, errors, 0).sum(axis=1, dtype=np.float64)
         return totals <= self.bound * block.is_transition.sum(axis=1)
-
-
-class Spelling(NamedTuple):
-    """How an estimator is written, and how the parts of what was written become it."""
-
-    form: str
-    kind: type
-    build: Callable[[re.Match[str]], Estimator]
-
-
-_LEGEND = "λ and ε from 0 to 1, n of 1 or more, k even, δ of 0 or more"
-_ALIASES = {"peng-median": "median", "peng-bounded": "bounded"}
-SPELLINGS: dict[str, Spelling] = {
-    "peng": Spelling("peng:λ", Peng, lambda m: Peng(_fraction(m["value"]))),
-    "watkins": Spelling("watkins:λ", Watkins, lambda m: Watkins(_fraction(m["value"]))),
-    "watkins-published": Spelling(
-        "watkins-published:λ", WatkinsPublished, lambda m: WatkinsPublished(_fraction(m["value"]))
-    ),
-    "nstep": Spelling("nstep:n", NStep, lambda m: NStep(_whole(m["value"], at_least=1))),
-    "median": Spelling("median/k", Median, lambda m: Median(_even(m["k"]))),
-    "watkins-median": Spelling("watkins-median/k", Median, lambda m: Median(_even(m["k"]), "watkins-")),
-    "bounded": Spelling("bounded:δ", Bounded, lambda m: Bounded(_float(m["value"]))),
-    "watkins-bounded": Spelling("watkins-bounded:δ", Bounded, lambda m: Bounded(_float(m["value"]), "watkins-")),
-    "tree": Spelling("tree:λ@ε", TreeBackup, lambda m: TreeBackup(_fraction(m["value"]), _epsilon(m))),
-    "retrace": Spelling("retrace:λ@ε", Retrace, lambda m: Retrace(_fraction(m["value"]), _epsilon(m))),
-    "qstar": Spelling("qstar:λ", QStar, lambda m: QStar(_fraction(m["value"]))),
-    "sarsa": Spelling("sarsa:λ@ε", ExpectedSarsa, lambda m: ExpectedSarsa(_fraction(m["value"]), _epsilon(m))),
-}
-
-
-def parse_estimator(spelling: str) -> Estimator:
-    """The estimator of a spelling such as ``peng:0.75``, ``nstep:3``, ``median/10`` or ``retrace:0.9@0.05``."""
-    match = re.fullmatch(r"(?P<name>[a-z-]+)(/(?P<k>[^:@/]+))?(:(?P<value>[^:@/]+))?(@(?P<epsilon>[^:@/]+))?", spelling)
-    known = None if match is None else SPELLINGS.get(_ALIASES.get(match["name"], match["name"]))
-    if match is None or known is None:
-        forms = ", ".join(known.form for known in SPELLINGS.values())
-        raise ConfigError(f"there is no estimator {spelling!r}; the forms are {forms} ({_LEGEND}).")
-    is_allowed = {"k": "/k" in known.form, "value": ":" in known.form, "epsilon": "@" in known.form}
-    try:
-        if any(match[part] is not None and not is_allowed[part] for part in is_allowed):
-            raise ValueError
-        return known.build(match)
-    except ValueError:
-        raise ConfigError(f"the estimator {spelling!r} is misspelt; its form is {known.form}, {_LEGEND}.") from None
-
-
-def _float(text: str | None, highest: float = float(np.finfo(np.float32).max)) -> float:
-    value = float(text or "")
-    if not 0 <= value <= highest:
-        raise ValueError
-    return value
-
-
-def _fraction(text: str | None) -> float:
-    return _float(text, highest=1)
-
-
-def _epsilon(match: re.Match[str]) -> float:
-    return 0.0 if match["epsilon"] is None else _fraction(match["epsilon"])
-
-
-def _whole(text: str | None, at_least: int) -> int:
-    value = int(text or "")
-    if value < at_least:
-        raise ValueError
-    return value
-
-
-def _even(text: str | None) -> int:
-    k = 20 if text is None else _whole(text, at_least=2)
-    if k % 2:
-        raise ValueError
-    return k

@@ -31,7 +31,10 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     except OSError as error:
         if error.errno is not None:
-            error.filename, error.filename2 = str(path), None  # a failed write names none, a failed rename the temporary
+            error.filename, error.filename2 = (
+                str(path),
+                None,
+            )  # a failed write names none, a failed rename the temporary
         raise
     finally:
         temporary.unlink(missing_ok=True)

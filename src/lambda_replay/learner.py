@@ -1,4 +1,4 @@
-"""The learner: a network trained by Adam, NumPy in and out; devices live here alone, what to learn is the agents' choice."""
+"""The learner: a network trained by Adam, NumPy in and out; devices live here alone, not what to learn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lambda_replay.adam import Adam
 from lambda_replay.config import Device, OptimizerConfig
 from lambda_replay.data import Floats, Minibatch
 from lambda_replay.errors import ConfigError
-
+from lambda_replay.networks import GivesGradients
 
 Backward = Callable[[Tensor], Sequence[Tensor]]  # gradient of Q-values [B, A] -> gradient of each parameter
 
@@ -70,17 +70,18 @@ class Learner:
         gradients = backward(q_gradient)
         if self._config.max_grad_norm is not None:
             norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
-            torch._foreach_mul_(gradients, torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0))
+            torch._foreach_mul_(list(gradients), torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0))
         self._adam.step(gradients)
         return errors, values
 
     def _forward(self, states: Tensor) -> tuple[Tensor, Backward]:
         """Q-values, and the function from their gradient to the parameters': the network's own, or autograd's."""
-        if hasattr(self._network, "forward_saving"):
-            q_values, saved = self._network.forward_saving(states)
-            return q_values, lambda q_gradient: self._network.gradients(saved, q_gradient)
+        network = self._network
+        if isinstance(network, GivesGradients):
+            q_values, saved = network.forward_saving(states)
+            return q_values, lambda q_gradient: network.gradients(saved, q_gradient)
         with torch.enable_grad():
-            tracked = self._network(states)
+            tracked: Tensor = network(states)
         return tracked.detach(), lambda q_gradient: torch.autograd.grad(
             tracked, self._parameters, q_gradient, materialize_grads=True
         )

@@ -1,11 +1,11 @@
-"""The loop: environments act into the agent's memory, the agent learns; what happened is yielded, and written down elsewhere."""
+"""The loop: environments act into the agent's memory, the agent learns; what happened is yielded to the caller."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,7 @@ class Game:
     """A game being played: (seed, actions) is all that is needed to play it again."""
 
     seed: int
+    first_slot: int  # of the stream's slots, the one with the game's first observation
     actions: list[int] = field(default_factory=list)
     score: float = 0.0
 
@@ -139,7 +140,7 @@ class Loop:
         return event
 
     def _new_game(self, stream: int) -> Game:
-        game = Game(int(self._streams.envs[stream].integers(LARGEST_SEED)))
+        game = Game(int(self._streams.envs[stream].integers(LARGEST_SEED)), self.agent.memory.written[stream])
         observation = self._environments[stream].reset(game.seed)
         self._check_observation(observation, stream)
         self.agent.memory.begin(observation, stream)
@@ -167,7 +168,7 @@ class Loop:
             "num_games": self.num_games,
             "recent_scores": list(self.recent_scores),
             "recent_lengths": list(self.recent_lengths),
-            "games": [{"seed": game.seed, "actions": list(game.actions), "score": game.score} for game in self._games],
+            "games": [asdict(game) for game in self._games],
         }
 
     def set_state(self, state: dict[str, Any]) -> list[int]:
@@ -178,7 +179,7 @@ class Loop:
         self.step, self.num_games = state["step"], state["num_games"]
         self.recent_scores = deque(state["recent_scores"], maxlen=SCORE_WINDOW)
         self.recent_lengths = deque(state["recent_lengths"], maxlen=SCORE_WINDOW)
-        self._games = [Game(game["seed"], list(game["actions"]), game["score"]) for game in state["games"]]
+        self._games = [Game(**game) for game in state["games"]]
         restarted = [stream for stream in range(self._config.envs) if not self._replays(stream)]
         for stream in restarted:
             self.agent.memory.abandon(stream)
@@ -186,16 +187,29 @@ class Loop:
         return restarted
 
     def _replays(self, stream: int) -> bool:
-        """Play the stream's game again up to its last action; whether it led to the observation in memory."""
-        game, environment, memory = self._games[stream], self._environments[stream], self.agent.memory
-        observation = environment.reset(game.seed)
-        for number, action in enumerate(game.actions):
+        """Play the stream's game again; whether it goes as the memory's window, as far as that reaches, says it went."""
+        game, environment, written = self._games[stream], self._environments[stream], self.agent.memory.written[stream]
+        number, score = game.first_slot, 0.0
+        is_same = self._shows(environment.reset(game.seed), stream, number)
+        for action in game.actions:
             step = environment.step(action)
-            observation = step.observation
-            if step.game_over and number < len(game.actions) - 1:
+            score += step.score
+            is_same = is_same and self._shows(step.observation, stream, number + 1)
+            number += 1
+            if step.game_over or not is_same:
                 return False
-        newest = memory.observations[memory.newest_slots()[stream]]
-        return np.array_equal(np.asarray(observation, dtype=newest.dtype), newest)
+            if step.terminated or step.truncated:  # a life was lost
+                number += 1
+        return is_same and number == written - 1 and score == game.score
+
+    def _shows(self, observation: NDArray[Any], stream: int, number: int) -> bool:
+        """Whether the stream's slot of that number holds the observation, or has left the window."""
+        memory = self.agent.memory
+        written = memory.written[stream]
+        if not written - memory.window <= number < written:
+            return number < written
+        stored = memory.observations[stream * memory.ring + number % memory.ring]
+        return np.array_equal(np.asarray(observation, dtype=stored.dtype), stored)
 
 
 class PlayedGame(NamedTuple):

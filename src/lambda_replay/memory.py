@@ -127,7 +127,7 @@ class ReplayMemory:
     def _write_observation(self, observation: NDArray[Any], stream: int, frames: int) -> None:
         if np.shape(observation) != self.observation_shape:
             raise ConfigError(
-                f"an observation has shape {np.shape(observation)}, but the memory was made for {self.observation_shape}."
+                f"an observation has shape {np.shape(observation)}, but the memory takes {self.observation_shape}."
             )
         slot = self._slot(stream, self._written[stream])
         self.observations[slot] = observation

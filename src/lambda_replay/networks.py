@@ -7,6 +7,8 @@ The small networks give their own gradients: for them the bookkeeping of autogra
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +19,15 @@ from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
 
 SMALLEST_ATARI_IMAGE = 36  # pixels; below this the three convolutions leave nothing
+
+
+@runtime_checkable
+class GivesGradients(Protocol):
+    """A network that differentiates itself."""
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]: ...
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]: ...
 
 
 class AtariNetwork(nn.Module):
@@ -92,8 +103,8 @@ class MLP(nn.Module):
     def __init__(self, state_shape: tuple[int, ...], num_actions: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         widths = (math.prod(state_shape), *hidden, num_actions)
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths[:-1], widths[1:], strict=True))
-        self._pairs = [(layer.weight, layer.bias) for layer in self.layers]
+        self.layers = nn.ModuleList(layers := [nn.Linear(*pair) for pair in pairwise(widths)])
+        self._pairs = [(layer.weight, layer.bias) for layer in layers]
 
     def forward(self, states: Tensor) -> Tensor:  # [n, F, *observation] -> [n, A]
         return self.forward_saving(states)[0]

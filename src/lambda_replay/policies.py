@@ -16,7 +16,6 @@ from lambda_replay.learner import Learner, find_device
 from lambda_replay.networks import make_network
 from lambda_replay.runs import WEIGHTS, read_config
 
-
 STOPPED_WEIGHTS = "weights-stopped.safetensors"  # of a run that its environment made impossible to finish
 
 

@@ -1,4 +1,4 @@
-"""Named complete configs: the paper's for Atari, ours for MinAtar and classic control; how they were found is in docs/presets.md."""
+"""Named complete configs: the paper's for Atari, ours for MinAtar and classic control (docs/presets.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure mathematics of multi-step returns over blocks of contiguous steps; which values and traces to put in is the estimators' choice."""
+"""Pure mathematics of multi-step returns over blocks of steps; which values and traces go in is decided elsewhere."""
 
 from __future__ import annotations
 

@@ -1,45 +1,84 @@
-"""A run from its directory's birth to its final weights, resumed wherever it stopped; what is shown meanwhile is the caller's."""
+"""A run from its directory's birth to its final weights, resumed wherever it stopped; showing it is the caller's."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lambda_replay.agents import Agent, make_agent, parse_agent_estimator
 from lambda_replay.checkpoints import (
     CHECKPOINTS,
+    STATE,
     Checkpoint,
     MemoryChecksums,
     all_steps,
-    check_checkpoint,
+    find_damage,
+    form_of,
+    has_form,
+    keep_checkpoints,
     load_checkpoint,
-    remove_checkpoint,
+    read_state,
     save_checkpoint,
+    saved_config,
     saved_steps,
     spare_slots,
 )
-from lambda_replay.config import RunConfig
+from lambda_replay.config import Device, RunConfig, differing_fields, to_dict
 from lambda_replay.envs import Environment, make_environment
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import load_tensors, save_tensors
-from lambda_replay.loop import Boundary, Event, GameEnd, Learned, Loop
+from lambda_replay.files import file_checksum, save_tensors, sync_directory
+from lambda_replay.loop import LARGEST_SEED, SCORE_WINDOW, Boundary, Event, GameEnd, Learned, Loop
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import check_room
-from lambda_replay.runs import MEMORY, WEIGHTS, RunLock, RunLog, add_note, create_run, is_finished, read_config
+from lambda_replay.runs import (
+    CONFIG,
+    EPISODES,
+    LOGS,
+    MEMORY,
+    METRICS,
+    WEIGHTS,
+    RunLock,
+    RunLog,
+    amend_provenance,
+    changes_of_machinery,
+    create_run,
+    is_finished,
+    read_config,
+    read_provenance,
+)
 
 OnEvent = Callable[[Event], None]
+Say = Callable[[str], None]
+
+LOOP_FORM: dict[str, Any] = {
+    "step": int,
+    "num_games": int,
+    "recent_scores": [float],
+    "recent_lengths": [int],
+    "games": [{"seed": int, "first_slot": int, "actions": [int], "score": float}],
+}
 
 
 class Run:
-    """A run in progress: its loop, its files and its checkpoints."""
+    """A run in progress: its loop, its files and its checkpoints; it has the run directory to itself until ``close``."""
 
     def __init__(
-        self, path: Path, config: RunConfig, environments: list[Environment], network: nn.Module | None
+        self,
+        path: Path,
+        config: RunConfig,
+        *,
+        environments: list[Environment],
+        network: nn.Module | None,
+        lock: RunLock,
+        recorded: RunConfig,
     ) -> None:
+        """``recorded`` is the config in the directory, from which ``config`` differs in what was asked for on resuming."""
         self.path, self.config = path, config
         self.streams = make_streams(config.seed, config.envs)
         self.agent: Agent = make_agent(
@@ -50,24 +89,59 @@ class Run:
             spare_slots=spare_slots(config.checkpoint_interval, config.envs),
             memory_directory=path / MEMORY if config.memory.storage == "disk" else None,
         )
+        if config.memory.storage == "disk":
+            sync_directory(path / MEMORY)
+            sync_directory(path)
         self.loop = Loop(config, environments, self.agent, self.streams)
         self.log: RunLog | None = None
-        self._environments = environments
+        self._environments, self._lock, self._recorded = environments, lock, recorded
         self._checksums = MemoryChecksums()
         self._resumed_at: int | None = None
 
-    def restore(self, step: int) -> list[int]:
+    def close(self) -> None:
+        """Let other processes into the run directory."""
+        self._lock.release()
+
+    def restore(self, checkpoint: Checkpoint) -> list[int]:
         """Go back to a sound checkpoint; the streams whose environment could not repeat its game."""
-        checkpoint = load_checkpoint(self.path, step)
-        state = checkpoint.state
-        self.agent.learner.load_weights(checkpoint.weights)
-        self.agent.learner.load_optimizer_state(checkpoint.optimizer)
+        state, learner = checkpoint.state, self.agent.learner
+        self._check_state(state)
+        _check_tensors("weights", checkpoint.weights, learner.weights())
+        _check_tensors("optimizer state", checkpoint.optimizer, learner.optimizer_state())
+        learner.load_weights(checkpoint.weights)
+        learner.load_optimizer_state(checkpoint.optimizer)
         self.agent.memory.set_state(state["memory"])
         self.agent.set_state(state["agent"])
         self.streams.set_state(state["streams"])
-        self.log = RunLog(self.path, state["logs"])
-        self._resumed_at = step
+        self.log = RunLog(self.path, state["logs"], state["seconds"])
+        self._checksums.adopt(state)
+        self._resumed_at = checkpoint.step
         return self.loop.set_state(state["loop"])
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Refuse what a checksum cannot: values that were never those of a run like this one."""
+        loop, memory = state["loop"], self.agent.memory
+        num_actions = self._environments[0].spec.num_actions
+        is_sound = (
+            has_form(loop, LOOP_FORM)
+            and has_form(state["agent"], form_of(self.agent.get_state()))
+            and has_form(state["streams"], form_of(self.streams.get_state()))
+            and set(state["logs"]) == set(LOGS)
+            and state["slot_bytes"] == {name: array[:1].nbytes for name, array in memory.arrays.items()}
+            and loop["step"] == state["step"] <= self.config.steps
+            and len(loop["games"]) == self.config.envs
+            and len(loop["recent_scores"]) == len(loop["recent_lengths"]) <= SCORE_WINDOW
+            and all(0 <= game["seed"] < LARGEST_SEED for game in loop["games"])
+            and all(0 <= action < num_actions for game in loop["games"] for action in game["actions"])
+        )
+        if is_sound:
+            try:
+                make_streams(self.config.seed, self.config.envs).set_state(state["streams"])
+            except (ValueError, TypeError, OverflowError):
+                is_sound = False
+        if not is_sound:
+            place = self.path / CHECKPOINTS / str(state["step"]) / STATE
+            raise DamageError(f"{place} is damaged (it does not fit the environment or the agent of this run).")
 
     def train(self, on_event: OnEvent) -> None:
         """Go on to the last step, leaving metrics, episodes and checkpoints behind, and save the final weights."""
@@ -76,12 +150,12 @@ class Run:
             for event in self.loop.run():
                 self._write(event, self.log)
                 on_event(event)
-        finally:
             self.log.sync()
+        finally:
             self.log.close()
             for environment in self._environments:
                 environment.close()
-        self.save_weights()
+        self._save_final_weights()
 
     def _write(self, event: Event, log: RunLog) -> None:
         if isinstance(event, GameEnd):
@@ -100,19 +174,25 @@ class Run:
         )
 
     def _checkpoint(self, step: int, log: RunLog) -> None:
+        learner = self.agent.learner
         state: dict[str, Any] = {
+            "config": to_dict(self._recorded),
+            "device": learner.device.type,
+            "threads": self.config.threads,
+            "seconds": log.seconds,
             "loop": self.loop.get_state(),
             "agent": self.agent.get_state(),
             "streams": self.streams.get_state(),
             "memory": self.agent.memory.get_state(),
             "logs": log.sync(),
         }
-        learner = self.agent.learner
         checkpoint = Checkpoint(step, state, learner.weights(), learner.optimizer_state())
         save_checkpoint(self.path, checkpoint, self.agent.memory, self._checksums)
 
-    def save_weights(self) -> None:
-        save_tensors(self.path / WEIGHTS, self.agent.learner.weights())
+    def _save_final_weights(self) -> None:
+        """Their appearance is the end of the run; they vouch for its results, which nothing changes any more."""
+        vouched = {name: file_checksum(self.path / name) for name in (METRICS, EPISODES)}
+        save_tensors(self.path / WEIGHTS, self.agent.learner.weights(), vouched)
 
     def last_checkpoint(self) -> int | None:
         """The step from which this run would go on if it stopped now."""
@@ -120,94 +200,151 @@ class Run:
         return steps[0] if steps else None
 
 
-def start_run(path: Path, config: RunConfig, network: nn.Module | None = None) -> Run:
-    """A new run in a new directory; everything that can be refused is refused before anything is written."""
+def _check_tensors(what: str, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    if {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} != {
+        name: (tensor.shape, tensor.dtype) for name, tensor in wanted.items()
+    }:
+        raise ConfigError(f"the checkpoint's {what} are those of another network; resume with the one it was made with.")
+
+
+def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *, keep_memory: bool = False) -> Run:
+    """A new run in a new directory; everything that can be refused is refused before anything is written.
+
+    ``keep_memory``: the replay memory's files and the last checkpoints stay when the run is finished.
+    """
     parse_agent_estimator(config)
     environments = make_environments(config)
     check_room(config, environments[0].spec, path)
-    create_run(path, config)
-    return Run(path, config, environments, network)
+    lock = create_run(path, config, keep_memory=keep_memory)
+    try:
+        return Run(path, config, environments=environments, network=network, lock=lock, recorded=config)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)  # nothing has happened in it, and what was claimed of the disk is freed
+        lock.release()
+        raise
 
 
 def resume_run(
-    path: Path, on_damage: Callable[[str], None], network: nn.Module | None = None, config: RunConfig | None = None
+    path: Path,
+    say: Say,
+    network: nn.Module | None = None,
+    *,
+    device: Device | None = None,
+    threads: int | None = None,
+    keep_memory: bool = False,
 ) -> Run:
     """The run of a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
 
-    ``on_damage`` is told of everything that is not sound. ``config``: the run's own, with another device perhaps.
+    ``say`` is told of everything that is not sound. ``device`` and ``threads``: others than the run's own so far.
     """
-    config = read_config(path) if config is None else config
+    recorded = read_config(path)
+    with ExitStack() as on_failure:
+        lock = RunLock(path)
+        on_failure.callback(lock.release)
+        _refuse_unresumable(path, recorded)
+        checkpoint = _newest_sound(path, recorded, say)
+        config = _effective_config(recorded, checkpoint, device, threads)
+        if checkpoint is None:
+            _clear(path)
+        else:
+            keep_checkpoints(path, checkpoint.step)
+        environments = make_environments(config)
+        run = Run(path, config, environments=environments, network=network, lock=lock, recorded=recorded)
+        if keep_memory:
+            amend_provenance(path, recorded, keep_memory=True)
+        if checkpoint is not None:
+            _restore(run, checkpoint, say)
+        on_failure.pop_all()
+        return run
+
+
+def _refuse_unresumable(path: Path, config: RunConfig) -> None:
     if is_finished(path):
         raise ConfigError(f"{path} is finished; there is nothing to resume.")
     if config.checkpoint_every == 0:
         raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
-    if not saved_steps(path):
-        shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
-        shutil.rmtree(path / MEMORY, ignore_errors=True)
-        return Run(path, config, make_environments(config), network)
-    run = Run(path, config, make_environments(config), network)
-    step = _newest_sound(path, run.agent, on_damage)
-    for newer in all_steps(path):
-        if newer > step:
-            remove_checkpoint(path, newer)
-    for stream in run.restore(step):
-        note = f"at step {step} environment {stream} did not repeat its game and began a new one"
-        add_note(path, note)
-        on_damage(f"{config.env} is not deterministic: {note}; this run is not an exact continuation.")
-    return run
 
 
-def _newest_sound(path: Path, agent: Agent, on_damage: Callable[[str], None]) -> int:
-    for step in saved_steps(path):
-        damage = list(check_checkpoint(path, step, agent.memory))
-        for sentence in damage:
-            on_damage(f"checkpoint {step}: {sentence}")
-        if not damage:
-            return step
-    raise DamageError(
-        f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
-    )
-
-
-class Finding(NamedTuple):
-    """One thing that ``verify_run`` looked at."""
-
-    what: str
-    is_sound: bool
-    sentence: str
-
-
-def verify_run(path: Path) -> list[Finding]:
-    """What is sound in a run directory and what is not; nothing is changed, except that nothing may be running in it."""
-    config = read_config(path)
-    findings = [Finding("config.json", True, "read")]
-    if is_finished(path):
-        findings.append(_verify_weights(path))
-    steps = saved_steps(path)
-    if not steps:
-        state = "finished" if is_finished(path) else "not finished, and there is no checkpoint: resume starts afresh"
-        return [*findings, Finding("checkpoints", True, f"none; the run is {state}")]
-    lock = RunLock(path)
-    try:
-        memory = Run(path, config, make_environments(config), network=None).agent.memory
-        for step in steps:
-            damage = list(check_checkpoint(path, step, memory))
-            findings += [Finding(f"checkpoint {step}", False, sentence) for sentence in damage]
+def _newest_sound(path: Path, recorded: RunConfig, say: Say) -> Checkpoint | None:
+    """The newest checkpoint that is sound in all its parts; None if none was ever complete."""
+    steps = all_steps(path)
+    saved = saved_steps(path)
+    for step in steps:
+        if step not in saved:
+            say(f"checkpoint {step} has no {STATE}: writing it was interrupted, or the file was removed.")
+            continue
+        try:
+            state = read_state(path, step)
+            _refuse_changes(path, recorded, saved_config(state))
+            damage = list(find_damage(path, state, path / MEMORY))
+            for sentence in damage:
+                say(f"checkpoint {step}: {sentence}")
             if not damage:
-                findings.append(Finding(f"checkpoint {step}", True, "every checksum fits, the replay memory's too"))
-    except DamageError as error:
-        findings.append(Finding("memory", False, str(error)))
-    finally:
-        lock.release()
-    return findings
+                return load_checkpoint(path, state)
+        except DamageError as error:
+            say(f"checkpoint {step}: {error}")
+    if saved:
+        raise DamageError(
+            f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
+        )
+    _refuse_changes_since_birth(path, recorded)
+    return None
 
 
-def _verify_weights(path: Path) -> Finding:
+def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:
+    names = differing_fields(saved, recorded)
+    if names:
+        raise ConfigError(
+            f"{path / CONFIG} was changed since this run began ({', '.join(names)}); "
+            "undo that, or start a new run with the changed config."
+        )
+
+
+def _refuse_changes_since_birth(path: Path, recorded: RunConfig) -> None:
+    """Without a checkpoint, the copy in the provenance says what the config was."""
     try:
-        load_tensors(path / WEIGHTS)
-    except DamageError as error:
-        return Finding(WEIGHTS, False, str(error))
-    return Finding(WEIGHTS, True, "readable")
+        born = saved_config(read_provenance(path))
+    except (DamageError, KeyError):
+        return  # nothing to compare with
+    _refuse_changes(path, recorded, born)
+
+
+def _effective_config(
+    recorded: RunConfig, checkpoint: Checkpoint | None, device: Device | None, threads: int | None
+) -> RunConfig:
+    """The config to go on with: device and threads stay those of the checkpoint unless others are asked for."""
+    if checkpoint is not None:
+        device = checkpoint.state["device"] if device is None else device
+        threads = checkpoint.state["threads"] if threads is None else threads
+    return replace(recorded, device=device or recorded.device, threads=threads or recorded.threads)
+
+
+def _clear(path: Path) -> None:
+    """Remove what a run that never came to its first checkpoint left behind, so that it can begin again."""
+    for name in (CHECKPOINTS, MEMORY):
+        if (path / name).exists():
+            shutil.rmtree(path / name)
+
+
+def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:
+    path, step, config = run.path, checkpoint.step, run.config
+    notes = [f"from step {step} on with {change}" for change in changes_of_machinery(path, config)]
+    for name, before, now in (
+        ("the device", checkpoint.state["device"], run.agent.learner.device.type),
+        ("threads", checkpoint.state["threads"], config.threads),
+    ):
+        if before != now:
+            notes.append(f"from step {step} on with {name} {now} instead of {before}")
+    restarted = run.restore(checkpoint)
+    if restarted:
+        which = ", ".join(str(stream) for stream in restarted)
+        notes.append(f"at step {step} the environment did not repeat its game and began a new one (stream {which})")
+        say(
+            f"{config.env} is not deterministic: at step {step} it did not repeat its game and began a new one "
+            f"(stream {which}); this run is not an exact continuation."
+        )
+    if notes:
+        amend_provenance(path, config, notes)
 
 
 def make_environments(config: RunConfig) -> list[Environment]:
@@ -215,11 +352,15 @@ def make_environments(config: RunConfig) -> list[Environment]:
     return [make_environment(config) for _ in range(config.envs)]
 
 
-def finish_run(path: Path, keep_memory: bool) -> None:
-    """Remove what a finished run needs no more: the memory's files and the checkpoints."""
-    if not keep_memory:
-        shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
-        shutil.rmtree(path / MEMORY, ignore_errors=True)
+def finish_run(path: Path) -> None:
+    """Remove what a finished run needs no more, the memory's files and the checkpoints, unless they are to stay."""
+    assert is_finished(path)
+    try:
+        keeps_memory = read_provenance(path).get("keep_memory") is not False
+    except DamageError:
+        keeps_memory = True  # nobody knows what was asked for
+    if not keeps_memory:
+        _clear(path)
 
 
 def train_run(
@@ -231,10 +372,9 @@ def train_run(
     keep_memory: bool = False,
 ) -> None:
     """Train a new run to its end; the Python way to do what ``lambda-replay train`` does, with a network of one's own."""
-    run = start_run(path, config, network)
-    lock = RunLock(path)
+    run = start_run(path, config, network, keep_memory=keep_memory)
     try:
         run.train(on_event)
+        finish_run(path)
     finally:
-        lock.release()
-    finish_run(path, keep_memory)
+        run.close()

@@ -13,14 +13,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lambda_replay.config import RunConfig, from_dict, to_dict
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import write_atomically
+from lambda_replay.files import read_json, sync_directory, write_atomically
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "config.json",
@@ -35,18 +36,33 @@ MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
 
 
-def create_run(path: Path, config: RunConfig) -> None:
-    """Make the run's directory with its config and provenance; it must not exist yet."""
+def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False) -> RunLock:
+    """Make the run's directory with its provenance and config, locked from its first moment; no run may be there yet."""
     try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise ConfigError(
-            f"{path} exists already; give another --out, or go on with: lambda-replay resume {path}"
-        ) from None
+        path.mkdir(parents=True, exist_ok=True)
+        taken = [entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.endswith(".part")]
+    except (FileExistsError, NotADirectoryError):
+        taken = [path.name]
     except OSError as error:
         raise ConfigError(f"{path} cannot be created ({error.strerror}); give another --out.") from None
-    write_atomically(path / CONFIG, json.dumps(to_dict(config), indent=2).encode() + b"\n")
-    write_atomically(path / PROVENANCE, json.dumps(provenance(config), indent=2).encode() + b"\n")
+    if taken:
+        raise ConfigError(f"{path} exists already; give another --out, or go on with: lambda-replay resume {path}")
+    lock = RunLock(path)
+    try:
+        if (path / CONFIG).exists():  # another process was quicker
+            raise ConfigError(f"{path} exists already; give another --out, or go on with: lambda-replay resume {path}")
+        values = {**provenance(config), "keep_memory": keep_memory, "config": to_dict(config)}
+        _write_json(path / PROVENANCE, values)
+        _write_json(path / CONFIG, to_dict(config))  # last: a directory with a config is a run
+        sync_directory(path.parent)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
 
 
 def free_name(directory: Path, config: RunConfig) -> Path:
@@ -59,19 +75,17 @@ def free_name(directory: Path, config: RunConfig) -> Path:
 
 def read_config(path: Path) -> RunConfig:
     """The config of a run directory."""
-    file = path / CONFIG
     if not path.is_dir():
         raise ConfigError(f"there is no run {path}; give the directory that lambda-replay train wrote.")
+    file = path / CONFIG
     try:
-        values = json.loads(file.read_text())
+        values = read_json(file)
         if not isinstance(values, dict):
             raise DamageError(f"{file} is damaged (not a table of settings).")
         return from_dict(values)
     except FileNotFoundError:
         raise ConfigError(f"{path} is not a run: it has no {CONFIG}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DamageError(f"{file} is damaged ({error}).") from None
-    except ConfigError as error:
+    except (ConfigError, OverflowError) as error:
         raise DamageError(f"{file} is damaged or of another version: {error}") from None
 
 
@@ -103,12 +117,43 @@ def provenance(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def add_note(path: Path, note: str) -> None:
-    """Record in the provenance something that a reader of the results must know."""
+def read_provenance(path: Path) -> dict[str, Any]:
+    """The provenance of a run directory."""
     file = path / PROVENANCE
-    values = json.loads(file.read_text())
-    values["notes"].append(note)
-    write_atomically(file, json.dumps(values, indent=2).encode() + b"\n")
+    try:
+        values = read_json(file)
+    except FileNotFoundError:
+        raise DamageError(f"{file} is missing.") from None
+    if not isinstance(values, dict) or not isinstance(values.get("notes"), list):
+        raise DamageError(f"{file} is damaged (it is not what was written).")
+    return values
+
+
+def amend_provenance(path: Path, config: RunConfig, notes: Sequence[str] = (), **changes: Any) -> None:
+    """Record what a reader of the results must know; the same note is not made twice.
+
+    A damaged provenance is replaced by that of the present moment, which says so.
+    """
+    try:
+        values = read_provenance(path)
+    except DamageError as error:
+        values = {**provenance(config), "keep_memory": True, "config": to_dict(config)}
+        values["notes"] = [f"written anew in a later process, for the first one was lost: {error}"]
+    values["notes"] += [note for note in notes if note not in values["notes"]]
+    _write_json(path / PROVENANCE, {**values, **changes})
+
+
+def changes_of_machinery(path: Path, config: RunConfig) -> list[str]:
+    """What the arithmetic depends on and is no longer as it was when the run began, in words."""
+    try:
+        then, now = read_provenance(path), provenance(config)
+    except DamageError:
+        return []
+    pairs = {name: (then.get(name), now[name]) for name in ("python", "processor")}
+    before = then.get("versions")
+    for package, version in now["versions"].items():
+        pairs[package] = (before.get(package) if isinstance(before, dict) else None, version)
+    return [f"{name} {new} instead of {old}" for name, (old, new) in pairs.items() if old != new]
 
 
 def _commit() -> str | None:
@@ -131,18 +176,41 @@ def _processor() -> str:
 
 
 class RunLock:
-    """Held while a process works in a run directory, so that a second one is refused."""
+    """Held while a process works in a run directory, so that a second one is refused; it ends with its process."""
 
     def __init__(self, path: Path) -> None:
-        self._file = (path / LOCK).open("a+b")
+        self._descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
             raise ConfigError(f"another process is working in {path}; wait for it or stop it.") from None
+        except OSError:
+            self.release()
+            raise
 
     def release(self) -> None:
-        self._file.close()
+        """Let others in; releasing twice does no harm."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@contextmanager
+def looking_at(path: Path) -> Iterator[None]:
+    """While this is entered nobody may begin to work in the run directory; nothing is written for it."""
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDONLY)
+    except FileNotFoundError:  # nobody ever worked here, or the directory is a copy
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(f"another process is working in {path}; wait for it or stop it.") from None
+    finally:
+        os.close(descriptor)
 
 
 class RunLog:
@@ -151,15 +219,17 @@ class RunLog:
     Metrics and episodes hold nothing that depends on the clock, so that equal runs are equal byte by byte.
     """
 
-    def __init__(self, path: Path, positions: Mapping[str, int] | None = None) -> None:
-        """Start the files, or cut them back to the ``positions`` of a checkpoint."""
+    def __init__(self, path: Path, positions: Mapping[str, int] | None = None, earlier_seconds: float = 0.0) -> None:
+        """Start the files, or cut them back to the ``positions`` of a checkpoint, made after ``earlier_seconds``."""
         self._files: dict[str, BinaryIO] = {}
         for name in LOGS:
-            file = (path / name).open("r+b" if positions is not None and (path / name).exists() else "w+b")
-            file.truncate(0 if positions is None else positions[name])
+            file = (path / name).open("w+b" if positions is None else "r+b")
+            if positions is not None:
+                file.truncate(positions[name])
             file.seek(0, io.SEEK_END)
             self._files[name] = file
-        self._earlier_seconds = 0.0 if positions is None else self._last_seconds(path)
+        sync_directory(path)
+        self._earlier_seconds = earlier_seconds
         self._started = time.monotonic()
         self._episodes_text = io.StringIO()
 
@@ -196,7 +266,3 @@ class RunLog:
     def close(self) -> None:
         for file in self._files.values():
             file.close()
-
-    def _last_seconds(self, path: Path) -> float:
-        lines = (path / TIMING).read_text().splitlines()
-        return float(json.loads(lines[-1])["seconds"]) if lines else 0.0

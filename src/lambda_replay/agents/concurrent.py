@@ -1,4 +1,4 @@
-"""DQN(λ) that acts while it trains: θ_k plays a window while θ_{k+1} is trained from the cache of θ_k; same Algorithm 1.
+"""DQN(λ) that acts while it trains: θ_k plays a window while θ_{k+1} is trained from the cache of θ_k.
 
 The result does not depend on timing. All that training reads is fixed when a window opens (which blocks, their actions
 and rewards, the random stream of its minibatches), the slots it reads states from are not overwritten in that window,
@@ -70,7 +70,7 @@ class _Training:
     def _run(self, function: Callable[[], Metrics]) -> None:
         try:
             self._metrics = function()
-        except BaseException as error:  # raised again, in the thread that waits for the result
+        except BaseException as error:  # noqa: BLE001 — raised again, in the thread that waits for the result
             self._error = error
 
     def wait(self) -> None:

@@ -17,11 +17,12 @@ from lambda_replay.config import RunConfig
 from lambda_replay.diagnostics import Metrics
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.estimators import Estimator, NStep, parse_estimator
+from lambda_replay.estimators import Estimator, NStep
 from lambda_replay.learner import Learner, find_device
 from lambda_replay.memory import ReplayMemory
 from lambda_replay.networks import make_network
 from lambda_replay.randomness import RandomStreams
+from lambda_replay.spellings import parse_estimator
 
 
 class Agent(Protocol):

@@ -63,7 +63,7 @@ def plot_run(run_directory: Path, out_png: Path) -> Path:
         axes.set_xlim(0, max(config.get("steps", 0), episodes.steps[-1] if len(episodes.steps) else 1))
         _format_steps(axes)
 
-    return write_atomically(out_png, _render(draw, (8.0, 4.5), ["png"])["png"])
+    return write_atomically(out_png, render(draw, (8.0, 4.5), ["png"])["png"])
 
 
 def run_title(config: dict[str, Any]) -> str:
@@ -107,7 +107,7 @@ def _write_curves(
         for axes in list(figure.axes)[len(environments) :]:
             axes.remove()
         handles, labels = _legend_of(figure.axes)
-        widest = 0.9 + 0.08 * max(map(len, labels))  # inches, with the piece of line
+        widest = 0.8 + 0.07 * max(map(len, labels))  # inches, with the piece of line
         fitting = max(1, min(len(labels), int(size[0] / widest)))
         figure.legend(handles, labels, loc="outside lower center", ncols=fitting, handlelength=3.2)
 
@@ -117,12 +117,12 @@ def _write_curves(
 def _write_figure(
     stem: Path, draw: Callable[[Any], None], size: tuple[float, float], rows: list[list[object]]
 ) -> list[Path]:
-    pictures = _render(draw, size, ("png", "pdf"))
+    pictures = render(draw, size, ("png", "pdf"))
     paths = [write_atomically(stem.with_name(f"{stem.name}.{kind}"), content) for kind, content in pictures.items()]
     return [*paths, write_csv(stem.with_name(f"{stem.name}.csv"), rows)]
 
 
-def _render(draw: Callable[[Any], None], size: tuple[float, float], kinds: Sequence[str]) -> dict[str, bytes]:
+def render(draw: Callable[[Any], None], size: tuple[float, float], kinds: Sequence[str]) -> dict[str, bytes]:
     """A picture in each of the formats; the same numbers give the same bytes, so no date is put into them."""
     matplotlib = load_extra("matplotlib")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS, "backend": "agg"}):

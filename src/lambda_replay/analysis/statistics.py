@@ -16,7 +16,7 @@ from lambda_replay.analysis.extras import load_extra
 from lambda_replay.data import Booleans, Floats, Integers
 
 LEVEL = 0.95  # of every interval
-RESAMPLES = 5_000  # of every bootstrap; the intervals' ends are then steady to about a hundredth of their width
+RESAMPLES = 10_000  # of every bootstrap; the intervals' ends are then steady to a few hundredths of their width
 
 
 @dataclass(frozen=True)

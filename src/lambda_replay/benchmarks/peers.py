@@ -161,8 +161,8 @@ def _measure_torchrl(job: Job) -> Measurement:
     network = plain_network(job.workload.network, space.shape, num_actions)
     makers = [lambda adapter=adapter: envs.GymWrapper(adapter, categorical_action_encoding=True) for adapter in adapters]
     environment = makers[0]() if job.envs == 1 else envs.SerialEnv(job.envs, makers)
-    value = modules.QValueActor(network, in_keys=["observation"], spec=environment.action_spec)
-    explore = modules.EGreedyModule(environment.action_spec, eps_init=EPSILON, eps_end=EPSILON)
+    value = modules.QValueActor(network, in_keys=["observation"], spec=environment.action_spec_unbatched)
+    explore = modules.EGreedyModule(environment.action_spec_unbatched, eps_init=EPSILON, eps_end=EPSILON)
     loss_of = objectives.DQNLoss(value, loss_function="l2", delay_value=True)
     loss_of.make_value_estimator(gamma=DISCOUNT)
     target = objectives.HardUpdate(loss_of, value_network_update_interval=job.workload.refresh_every // 4)

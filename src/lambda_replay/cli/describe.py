@@ -11,11 +11,11 @@ from lambda_replay.agents import make_agent, parse_agent_estimator
 from lambda_replay.cli.options import TrainOptions, parse_train
 from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.envs import EnvironmentSpec
-from lambda_replay.estimators import SPELLINGS
 from lambda_replay.loop import Loop
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import Needs, estimate, in_words
 from lambda_replay.runner import make_environments
+from lambda_replay.spellings import SPELLINGS
 
 PROBE_STEPS = 400  # agent steps after the start that are timed
 PROBE_START = 256

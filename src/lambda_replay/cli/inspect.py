@@ -13,11 +13,11 @@ from lambda_replay.cache import make_block
 from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.train import title_of
 from lambda_replay.errors import ConfigError
-from lambda_replay.estimators import parse_estimator
 from lambda_replay.loop import LARGEST_SEED
 from lambda_replay.memory import ReplayMemory
 from lambda_replay.policies import Policy, load_policy
 from lambda_replay.randomness import make_streams
+from lambda_replay.spellings import parse_estimator
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from lambda_replay.cli.options import parse, split_path
-from lambda_replay.cli.train import conduct
+from lambda_replay.cli.train import conduct, tidy
 from lambda_replay.config import Device
-from lambda_replay.runner import finish_run, resume_run
-from lambda_replay.runs import is_finished, read_config
+from lambda_replay.errors import ConfigError
+from lambda_replay.runner import Run, resume_run
+from lambda_replay.runs import RunLock, is_finished, read_config
 
 
 @dataclass(frozen=True)
 class ResumeOptions:
     """Go on with a run that was stopped or killed; the result is the same as if it never had been."""
 
-    device: Device | None = None  # another device than the run's own; its arithmetic changes the last bits
+    device: Device | None = None  # another device than the run had so far; its arithmetic changes the last bits
+    threads: int | None = None  # another number of arithmetic threads than so far; changes the last bits
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
 
@@ -25,14 +28,36 @@ def run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "resume")
     options = parse(ResumeOptions, rest, usage="lambda-replay resume RUN")
     assert path is not None
-    config = read_config(path)
+    if options.threads is not None and options.threads < 1:
+        raise ConfigError(f"--threads is {options.threads}; give a number above 0.")
+    read_config(path)  # so that nothing is touched in a directory that is no run
     if is_finished(path):
-        finish_run(path, options.keep_memory)
+        _tidy_finished(path)
         print(f"{path} is finished already; nothing was left to do.")
         return 0
-    if options.device is not None:
-        config = replace(config, device=options.device)
-    training = resume_run(path, lambda sentence: print(f"lambda-replay: {sentence}", file=sys.stderr), config=config)
+    training = _restore(path, options)
     print(f"going on from step {training.loop.step:,}", flush=True)
-    conduct(training, keep_memory=options.keep_memory, has_tensorboard=options.tensorboard)
+    conduct(training, has_tensorboard=options.tensorboard)
     return 0
+
+
+def _restore(path: Path, options: ResumeOptions) -> Run:
+    try:
+        return resume_run(
+            path, _say, device=options.device, threads=options.threads, keep_memory=options.keep_memory
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped before it went on; try again with: lambda-replay resume {path}") from None
+
+
+def _tidy_finished(path: Path) -> None:
+    """Do what a run does after its last step, in case it was killed just then."""
+    lock = RunLock(path)
+    try:
+        tidy(path)
+    finally:
+        lock.release()
+
+
+def _say(sentence: str) -> None:
+    print(f"lambda-replay: {sentence}", file=sys.stderr)

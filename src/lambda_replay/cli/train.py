@@ -17,7 +17,7 @@ from lambda_replay.files import save_tensors
 from lambda_replay.loop import Event, Learned
 from lambda_replay.policies import STOPPED_WEIGHTS
 from lambda_replay.runner import Run, finish_run, start_run
-from lambda_replay.runs import RunLock, free_name
+from lambda_replay.runs import free_name, is_finished
 
 CURVE = "curve.png"
 
@@ -25,14 +25,13 @@ CURVE = "curve.png"
 def run(arguments: list[str]) -> int:
     options = parse_train(arguments, "train")
     path = free_name(Path("runs"), options.config) if options.out is None else options.out
-    training = start_run(path, options.config)
-    conduct(training, keep_memory=options.keep_memory, has_tensorboard=options.tensorboard)
+    training = start_run(path, options.config, keep_memory=options.keep_memory)
+    conduct(training, has_tensorboard=options.tensorboard)
     return 0
 
 
-def conduct(run: Run, *, keep_memory: bool, has_tensorboard: bool) -> None:
+def conduct(run: Run, *, has_tensorboard: bool) -> None:
     """Train a run to its end before the user's eyes, and leave the directory tidy whatever happens."""
-    lock = RunLock(run.path)
     console = Console()
     write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
     try:
@@ -44,14 +43,14 @@ def conduct(run: Run, *, keep_memory: bool, has_tensorboard: bool) -> None:
                     write_tensorboard(event)
 
             run.train(on_event)
+        finish_run(run.path)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_resume(run)) from None
     except EnvironmentFault:
         save_tensors(run.path / STOPPED_WEIGHTS, run.agent.learner.weights())
         raise
     finally:
-        lock.release()
-    finish_run(run.path, keep_memory)
+        run.close()
     _draw_curve(run.path)
     score = "no game ended" if run.loop.score is None else f"mean score of the last 100 games {run.loop.score:.4g}"
     console.print(f"done: {score}; everything is in {run.path}", highlight=False, soft_wrap=True)
@@ -65,6 +64,8 @@ def title_of(config: RunConfig) -> str:
 
 
 def _how_to_resume(run: Run) -> str:
+    if is_finished(run.path):
+        return f"stopped after the last step, while tidying up; that ends with: lambda-replay resume {run.path}"
     last, step = run.last_checkpoint(), run.loop.step
     if run.config.checkpoint_every == 0:
         return f"stopped at step {step:,}; this run has no checkpoints (checkpoint_every 0) and cannot be resumed."
