@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Page, find_chromium, launch_chromium, open_page
-from test_analysis_summary import ARMS, STEPS, UNFINISHED, directory_of, make_study
+from test_analysis_summary import STEPS, UNFINISHED, directory_of, empty_study, make_study
 
 from lambda_replay.analysis import wording
 from lambda_replay.analysis.files import write_atomically
-from lambda_replay.analysis.records import RunRecord, StudyData
+from lambda_replay.analysis.records import StudyData
 from lambda_replay.analysis.report import write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
 from lambda_replay.errors import ConfigError
@@ -37,45 +34,6 @@ def summary(study: StudyData) -> StudySummary:
 @pytest.fixture(scope="module")
 def report(study: StudyData) -> Path:
     return write_report(study, directory_of(study) / "report.html")
-
-
-@pytest.fixture(scope="module")
-def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("Chromium is missing, so the tests of the report in a browser are left out.")
-    with launch_chromium(program, tmp_path_factory.mktemp("profile")) as address:
-        yield address
-
-
-@pytest.fixture
-def page(devtools: str) -> Iterator[Page]:
-    """A tab that must stay silent and ask for nothing but its file."""
-    with open_page(devtools) as tab:
-        yield tab
-        assert tab.complaints == []
-        assert all(address.startswith("file:") for address in tab.requests)
-        assert len(tab.requests) == 1
-
-
-def empty_study(root: Path, arms: tuple[str, ...] = ("dqn", "peng")) -> StudyData:
-    runs = tuple(RunRecord("CartPole-v1", arm, 0, root / "runs" / arm, "waiting") for arm in arms)
-    return StudyData("empty", ("CartPole-v1",), arms, arms[0], (0,), 1_000, runs)
-
-
-def path_of(arm: str) -> str:
-    """The drawn curve of an arm in the first chart."""
-    return f".plot path.curve[data-arm='{list(ARMS).index(arm)}']"
-
-
-def exists(page: Page, selector: str) -> bool:
-    return bool(page.evaluate(f"document.querySelector({json.dumps(selector)}) !== null"))
-
-
-def text_of(page: Page, selector: str) -> str:
-    """What can be read of an element; nothing of a hidden one."""
-    found = f"document.querySelector({json.dumps(selector)})"
-    return str(page.evaluate(f"{found}.checkVisibility() ? {found}.innerText : ''"))
 
 
 # The words.
@@ -186,126 +144,8 @@ def test_a_study_that_has_not_started_has_a_report(tmp_path: Path) -> None:
 def test_a_missing_extra_is_one_sentence(
     study: StudyData, tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in [name for name in sys.modules if name.partition(".")[0] == missing]:
+    loaded = [name for name in sys.modules if name.startswith(f"{missing}.")]
+    for module in [missing, *loaded]:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"{missing} is missing; install it with: pip install"):
         write_report(study, tmp_path / "report.html")
-
-
-# The page in a browser.
-
-
-@pytest.mark.browser
-def test_the_page_draws_every_arm_that_has_runs(page: Page, report: Path) -> None:
-    page.open(report)
-    assert page.evaluate("document.title") == "peng-mini · lambda-replay study"
-    assert page.evaluate("document.querySelectorAll('.plot svg').length") == 2
-    drawn = [arm for arm in ARMS if exists(page, path_of(arm))]
-    assert drawn == ["dqn-3step", "cached-3step", "peng-0.25", "peng-0.75"]
-
-
-@pytest.mark.browser
-def test_pointing_at_a_chart_shows_the_values(page: Page, report: Path, summary: StudySummary) -> None:
-    page.open(report)
-    assert text_of(page, ".readout") == ""
-    page.hover(".plot", across=0.6, down=0.5)
-    shown = text_of(page, ".readout")
-    step = int(shown.split(" steps")[0].replace(",", ""))
-    index = round(step / STEPS * 200) - 1
-    assert step == summary.environments[0].grids["steps"][index]
-    curve = summary.environments[0].arm("peng-0.25").curves["steps"]
-    expected = f"{curve.mean[index]:.2f} ± {curve.standard_error[index]:.2f}"
-    assert re.search(rf"peng-0\.25\s+{expected}\s+3 runs", shown), (shown, expected)
-    assert exists(page, ".plot .crosshair")
-    page.hover("h1")
-    assert text_of(page, ".readout") == ""
-    assert not exists(page, ".plot .crosshair")
-
-
-@pytest.mark.browser
-def test_arms_are_switched_off_and_on(page: Page, report: Path) -> None:
-    page.open(report)
-    button = f"button[data-arm='{list(ARMS).index('peng-0.75')}']"
-    page.click(button)
-    assert page.evaluate(f'document.querySelector("{button}").getAttribute("aria-pressed")') == "false"
-    assert not exists(page, path_of("peng-0.75"))
-    assert exists(page, path_of("dqn-3step"))
-    page.hover(".plot")
-    assert "peng-0.75" not in text_of(page, ".readout")
-    page.click("button.everything")
-    assert exists(page, path_of("peng-0.75"))
-
-
-@pytest.mark.browser
-def test_the_axis_is_switched_to_time_and_back(page: Page, report: Path) -> None:
-    page.open(report)
-    assert "agent steps" in page.evaluate("document.querySelector('.plot').textContent")
-    before = page.evaluate(f'document.querySelector("{path_of("dqn-3step")}").getAttribute("d")')
-    page.click("[data-axis=hours]")
-    assert "minutes of training" in page.evaluate("document.querySelector('.plot').textContent")
-    assert page.evaluate(f'document.querySelector("{path_of("dqn-3step")}").getAttribute("d")') != before
-    page.hover(".plot")
-    assert re.match(r"\d+ min \d+ s\n", text_of(page, ".readout"))
-    page.click("[data-axis=steps]")
-    assert page.evaluate(f'document.querySelector("{path_of("dqn-3step")}").getAttribute("d")') == before
-
-
-@pytest.mark.browser
-def test_everything_can_be_done_with_the_keyboard(page: Page, report: Path) -> None:
-    page.open(report)
-    visited: list[str] = []
-    while "plot" not in visited:
-        page.press("Tab")
-        visited.append(page.evaluate("document.activeElement.className || document.activeElement.dataset.axis || ''"))
-        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", visited
-        if visited[-1] == "arm" and visited.count("arm") == 2:
-            page.press("Enter")
-        assert len(visited) < 40, visited
-    assert not exists(page, path_of("cached-3step"))
-    position = "+document.activeElement.getAttribute('aria-valuenow')"
-    assert page.evaluate(position) == 199  # the end, as soon as it has the focus
-    assert text_of(page, ".readout").startswith("200,000 steps")
-    for key, expected in (("ArrowLeft", 198), ("PageDown", 178), ("Home", 0), ("ArrowRight", 1), ("End", 199)):
-        page.press(key)
-        assert page.evaluate(position) == expected
-    assert "peng-0.25 " in page.evaluate("document.activeElement.getAttribute('aria-valuetext')")
-    page.press("Escape")
-    assert text_of(page, ".readout") == ""
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_page_fits_a_phone(page: Page, report: Path, dark: bool) -> None:
-    page.open(report, width=360, height=740, dark=dark)
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    assert text_of(page, ".readout").startswith("200,000 steps")  # under the chart from the start
-    box = page.box(".plot")
-    below = page.evaluate("document.querySelector('.readout').getBoundingClientRect().top")
-    assert below >= box["y"] + box["height"] - 1
-    page.tap(".plot", across=0.5)
-    shown = text_of(page, ".readout")
-    assert re.match(r"\d+,\d+ steps\n", shown)
-    assert not shown.startswith("200,000")
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
-
-
-@pytest.mark.browser
-def test_a_run_opens_to_show_its_settings(page: Page, report: Path) -> None:
-    page.open(report)
-    page.click(".group > summary")
-    page.click(".run > summary")
-    shown = text_of(page, ".run .columns")
-    assert re.search(r"agent\s+dqn\s+estimator\s+nstep:3\s+cache\s+none\s+target\.copy_every\s+1000", shown)
-    assert "versions.torch" in shown
-    assert "discount" not in shown  # as the defaults have it
-
-
-@pytest.mark.browser
-def test_names_cannot_break_the_page(page: Page, tmp_path: Path) -> None:
-    arms = ("</script><b>", 'a&b "quoted" $title ${x}')
-    report = write_report(empty_study(tmp_path, arms), tmp_path / "report.html")
-    page.open(report)
-    assert text_of(page, "button[data-arm='0']").strip() == arms[0]
-    assert text_of(page, "button[data-arm='1']").strip() == arms[1]
-    assert "No episode has ended yet." in page.evaluate("document.querySelector('.plot').textContent")

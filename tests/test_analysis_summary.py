@@ -122,6 +122,11 @@ def directory_of(study: StudyData) -> Path:
     return study.runs[0].path.parents[3]
 
 
+def empty_study(root: Path, arms: tuple[str, ...] = ("dqn", "peng")) -> StudyData:
+    runs = tuple(RunRecord("CartPole-v1", arm, 0, root / "runs" / arm, "waiting") for arm in arms)
+    return StudyData("empty", ("CartPole-v1",), arms, arms[0], (0,), 1_000, runs)
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> StudyData:
     root = tmp_path_factory.mktemp("study")

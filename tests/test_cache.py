@@ -479,9 +479,6 @@ def test_float32_stays_float32() -> None:
 
 
 # Mistakes that are not answered in one sentence yet; strict, so that a repair asks for the mark to be removed.
-not_yet = pytest.mark.xfail(strict=True, reason="accepted, or answered by an error of NumPy's or Python's own")
-
-
 def wrong_shape(block: Block) -> NDArray[Any]:
     return np.zeros(block.rewards.shape[0])
 
@@ -517,29 +514,21 @@ def no_transitions() -> lr.ReplayMemory:
         (lambda m, q: build(m, q).sample_rows(1, 1, -0.1, rng=np.random.default_rng(0)), "priority"),
         (lambda m, q: build(m, q).sample_rows(1, 1, 0.1, 1.0, rng=np.random.default_rng(0)), "quantile"),
         (lambda m, q: lr.prioritized(np.ones(3), float("nan")), "priority"),
-        pytest.param(lambda m, q: build(m, q, tail=-1), "tail", marks=not_yet),
-        pytest.param(lambda m, q: build(m, q, reserve=-1), "reserve", marks=not_yet),
-        pytest.param(lambda m, q: build(m, q, chunk_size=0), "chunk_size", marks=not_yet),
-        pytest.param(
-            lambda m, q: build(m, q_values_of(2, NUM_ACTIONS)), r"Q-|q_", marks=not_yet
-        ),  # twice as many rows as states
-        pytest.param(
-            lambda m, q: build(m, q_values_of(1, 1)), r"action|Q-|q_", marks=not_yet
-        ),  # fewer actions than were stored
-        pytest.param(
-            lambda m, q: build(m, lambda states: q(states)[:, 0]), r"Q-|q_", marks=not_yet
-        ),  # [n] instead of [n, A]
+        pytest.param(lambda m, q: build(m, q, tail=-1), "tail"),
+        pytest.param(lambda m, q: build(m, q, reserve=-1), "reserve"),
+        pytest.param(lambda m, q: build(m, q, chunk_size=0), "chunk_size"),
+        pytest.param(lambda m, q: build(m, q_values_of(2, NUM_ACTIONS)), r"Q-|q_"),  # twice as many rows as states
+        pytest.param(lambda m, q: build(m, q_values_of(1, 1)), r"action|Q-|q_"),  # fewer actions than were stored
+        pytest.param(lambda m, q: build(m, lambda states: q(states)[:, 0]), r"Q-|q_"),  # [n] instead of [n, A]
         pytest.param(
             lambda m, q: build(m, lambda states: q(states) * np.float32(np.nan)),
             r"NaN|finite|not a number",
-            marks=not_yet,
         ),
         pytest.param(
             lambda m, q: build(no_transitions(), q, size=2, block_length=1).sample_rows(
                 1, 1, rng=np.random.default_rng(0)
             ),
             "transition",
-            marks=not_yet,
         ),
     ],
 )

@@ -15,7 +15,14 @@ NAMES = sorted(set(re.findall(r"`([a-z_]+(?:\.[A-Za-z_0-9]+)+)`", ALGORITHM)))
 
 def test_the_algorithm_page_covers_every_line_of_the_paper() -> None:
     assert len(NAMES) > 20
-    for words in ("BUILD-CACHE(D)", "Sample block", "Append tuple", "t ≡ 0 mod F", "Sample minibatch", "Store transition"):
+    for words in (
+        "BUILD-CACHE(D)",
+        "Sample block",
+        "Append tuple",
+        "t ≡ 0 mod F",
+        "Sample minibatch",
+        "Store transition",
+    ):
         assert words in ALGORITHM
 
 
@@ -34,7 +41,9 @@ def test_every_name_on_the_algorithm_page_exists(name: str) -> None:
 
 
 def test_every_deviation_that_the_source_refers_to_is_numbered() -> None:
-    numbered = set(re.findall(r"^(\d+)\. ", (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8"), re.MULTILINE))
+    numbered = set(
+        re.findall(r"^(\d+)\. ", (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     for path in (ROOT / "src").rglob("*.py"):
         for number in re.findall(r"deviations\.md #(\d+)", path.read_text(encoding="utf-8")):
             assert number in numbered, f"{path.name} refers to deviation {number}"

@@ -23,7 +23,8 @@ SERIALIZER = "pick" + "le"  # Python's own; reading it executes code. Never spel
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"studies", "analysis", "benchmarks"}),
+    frozenset({"benchmarks"}),
+    frozenset({"studies", "analysis"}),
     frozenset({"runner"}),
     frozenset({"loop", "policies", "resources", "verification"}),
     frozenset({"runs", "checkpoints"}),
@@ -33,13 +34,22 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cache", "learner", "actor", "spellings"}),
     frozenset({"estimators", "memory", "networks", "adam", "schedules", "envs"}),
     frozenset({"presets"}),
-    frozenset({"returns"}),
+    frozenset({"returns", "storage"}),
     frozenset({"data", "config", "randomness", "files"}),
     frozenset({"errors"}),
 )
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 
-LIBRARY = {"errors", "data", "returns", "estimators", "spellings", "memory", "cache"}  # all that `import lambda_replay` brings
+LIBRARY = {
+    "errors",
+    "data",
+    "storage",
+    "returns",
+    "estimators",
+    "spellings",
+    "memory",
+    "cache",
+}  # all that `import lambda_replay` brings
 HEAVY = {"torch", "gymnasium", "tyro", "rich", "matplotlib"}  # none of which it may bring
 
 

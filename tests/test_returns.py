@@ -270,7 +270,6 @@ def test_one_candidate_per_block_and_one_trace_for_all_broadcast() -> None:
         assert_array_equal(candidates[k], alone)
 
 
-@pytest.mark.xfail(strict=True, reason="the shape of discounts is left out of the broadcast")
 def test_candidate_discounts_on_a_leading_axis_equal_one_by_one() -> None:
     block = random_block(np.random.default_rng(4), num_blocks=3, length=8)
     values, traces = greedy_next_values(block), peng_traces(block, 0.7)

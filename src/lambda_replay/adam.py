@@ -22,7 +22,7 @@ class Adam:
         self._parameters = [parameter.detach() for parameter in parameters]
         self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters]
+        self._step = torch.zeros((), device=self._parameters[0].device)  # one count serves all
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Move every parameter, in place."""
@@ -31,14 +31,14 @@ class Adam:
             gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
-        torch._foreach_add_(self._steps, 1)
+        self._step += 1
         torch._fused_adam_(
             self._parameters,
             fitting,
             self._means,
             self._squares,
             [],
-            self._steps,
+            [self._step] * len(fitting),
             lr=self._config.learning_rate,
             beta1=self._config.beta1,
             beta2=self._config.beta2,
@@ -49,11 +49,11 @@ class Adam:
         )
 
     def get_state(self) -> dict[str, Tensor]:
-        """Both moments and the step count of each parameter, on the host."""
-        named = {"mean": self._means, "square": self._squares, "step": self._steps}
-        return {f"{number}.{name}": tensor.cpu() for name, many in named.items() for number, tensor in enumerate(many)}
+        """Both moments of each parameter and the step count, on the host."""
+        named = {"mean": self._means, "square": self._squares, "step": [self._step]}
+        return {f"{name}.{number}": tensor.cpu() for name, many in named.items() for number, tensor in enumerate(many)}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        for name, many in {"mean": self._means, "square": self._squares, "step": self._steps}.items():
+        for name, many in {"mean": self._means, "square": self._squares, "step": [self._step]}.items():
             for number, tensor in enumerate(many):
-                tensor.copy_(state[f"{number}.{name}"])
+                tensor.copy_(state[f"{name}.{number}"])

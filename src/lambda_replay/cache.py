@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.data import NO_ACTION, Block, Booleans, Explanation, Floats, Integers, Minibatch
+from lambda_replay.data import NO_ACTION, Block, Booleans, Explanation, Floats, Integers, Minibatch, Transitions
 from lambda_replay.errors import ConfigError
 from lambda_replay.estimators import Estimator, explain
-from lambda_replay.memory import ReplayMemory, Transitions
+from lambda_replay.memory import ReplayMemory
 
 QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation] -> Q-values [n, A]
 
@@ -67,6 +67,8 @@ class Cache:
     ) -> Integers:
         """Rows [updates, B] of all the minibatches of one refresh."""
         rows = np.flatnonzero(self.is_transition)
+        if len(rows) == 0:
+            raise ConfigError("the cache holds no transition; store some in the memory before a refresh.")
         cumulative = np.cumsum(prioritized(self.td_errors[rows], priority, priority_quantile))
         drawn = rng.random((updates, batch_size)) * cumulative[-1]
         # The product may round up to the last bound itself, which lies behind the last row.
@@ -116,10 +118,12 @@ def refresh(
     ``tail`` more steps per block are computed and dropped; ``reserve`` is that of ``sample_blocks``; ``q_function``
     is never called with more than ``chunk_size`` states.
     """
-    if size < 1 or block_length < 1 or size % block_length:
-        raise ConfigError(f"size ({size}) must be a multiple of block_length ({block_length}).")
-    if not 0 <= discount <= 1:
-        raise ConfigError(f"discount is {discount}; give a number from 0 to 1.")
+    if size < 1 or block_length < 1 or size % block_length or tail < 0:
+        raise ConfigError(
+            f"size ({size}) must be a multiple of block_length ({block_length}), tail ({tail}) 0 or more."
+        )
+    if not 0 <= discount <= 1 or chunk_size < 1:
+        raise ConfigError(f"discount is {discount} and chunk_size {chunk_size}; give a number from 0 to 1, 1 or more.")
     slots = memory.sample_blocks(size // block_length, block_length + tail, rng, reserve)  # [K, L+1]
     transitions = memory.transitions(slots)
     block = make_block(memory, slots, transitions, q_function, discount=discount, chunk_size=chunk_size)
@@ -140,6 +144,15 @@ def make_block(
     starts = range(0, len(flat), chunk_size)
     q_values = np.concatenate([q_function(memory.states(flat[start : start + chunk_size])) for start in starts])
     actions, rewards, behaviour_probs, terminated = transitions  # [K, L+1] each
+    if q_values.ndim != 2 or len(q_values) != len(flat) or q_values.shape[1] <= actions.max():
+        raise ConfigError(
+            f"the Q-function gave shape {q_values.shape} for {len(flat)} states and actions up to {actions.max()}; "
+            "it must give one row per state and one column per action."
+        )
+    if not np.isfinite(q_values).all():
+        raise ConfigError(
+            "the Q-function gave something that is not a number: training diverged; lower its learning rate."
+        )
     is_action = actions != NO_ACTION
     has_future = is_action[:, :-1] & ~terminated[:, :-1]
     return Block(

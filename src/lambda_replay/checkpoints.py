@@ -240,7 +240,7 @@ STATE_FORM: dict[str, Any] = {
 
 
 def has_form(value: Any, form: Any) -> bool:
-    """Whether plain values have the types and keys of ``form``: {"name": int}, {str: int} for any names, [int] for a list.
+    """Whether plain values have the types and keys of ``form``: {"a": int}, {str: int} for any names, [int] for a list.
 
     A float may be a whole number; a bool is not a number.
     """

@@ -22,6 +22,15 @@ Booleans = NDArray[np.bool_]
 NO_ACTION = -1  # the action of a slot in which none was taken: an episode's closing slot, or the newest slot
 
 
+class Transitions(NamedTuple):
+    """What the memory knows of some slots, beside their states; any shape."""
+
+    actions: Integers  # NO_ACTION where none was taken
+    rewards: Floats
+    behaviour_probs: Floats  # 1 where no action was taken
+    terminated: Booleans
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """K blocks of L contiguous memory slots with the Q-values of all their L+1 states.

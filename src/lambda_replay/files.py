@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and say when they were damaged; what is in them is the callers' business."""
+"""Files that are there whole or not at all, and tell if they were damaged; what is in them is the callers' business."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_tensor_file(path: Path) -> TensorFile:
-    """One of our safetensors files, which can hold nothing that executes; its checksum is checked before it is parsed."""
+    """One of our safetensors files, which can hold nothing that executes; its checksum is checked before it is used."""
     try:
         return parse_tensors(path.read_bytes())
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def parse_tensors(content: bytes) -> TensorFile:
 
 
 def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header and the data of a safetensors file: eight bytes for the header's length, the header in JSON, the data."""
+    """The header and the data of a safetensors file: eight bytes for the header's length, JSON, the data."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 + length:
         raise ValueError("shorter than its header")

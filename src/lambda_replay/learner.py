@@ -48,6 +48,7 @@ class Learner:
     @torch.no_grad()
     def train(self, minibatches: Iterable[Minibatch]) -> TrainingSummary:
         """One gradient step per minibatch."""
+        torch.set_flush_denormal(True)  # of this thread: Adam's fading moments would slow it many times over
         updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
         errors = torch.stack([errors for errors, _ in updates])  # [updates, B]
         values = torch.stack([values for _, values in updates])  # [updates, B]

@@ -187,7 +187,7 @@ class Loop:
         return restarted
 
     def _replays(self, stream: int) -> bool:
-        """Play the stream's game again; whether it goes as the memory's window, as far as that reaches, says it went."""
+        """Play the stream's game again; whether it goes as the memory's window, as far as that reaches, says it did."""
         game, environment, written = self._games[stream], self._environments[stream], self.agent.memory.written[stream]
         number, score = game.first_slot, 0.0
         is_same = self._shows(environment.reset(game.seed), stream, number)

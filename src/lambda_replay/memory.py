@@ -8,27 +8,20 @@ after t exactly where it did not terminate and slot t+1 has an action.
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lambda_replay.data import NO_ACTION, Booleans, Floats, Integers
-from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.data import NO_ACTION, Integers, Transitions
+from lambda_replay.errors import ConfigError
+from lambda_replay.storage import allocate, flush
 
 MAX_HISTORY = 255  # the number of frames since the episode began is kept in one byte
-
-
-class Transitions(NamedTuple):
-    """What the memory knows of some slots, beside their states; any shape."""
-
-    actions: Integers  # NO_ACTION where none was taken
-    rewards: Floats
-    behaviour_probs: Floats  # 1 where no action was taken
-    terminated: Booleans
+MAX_ACTION, MAX_REWARD = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).max)  # what a slot can hold
+MIN_PROB = float(np.finfo(np.float32).tiny)
 
 
 class ReplayMemory:
@@ -51,10 +44,10 @@ class ReplayMemory:
     ) -> None:
         if not 1 <= history <= MAX_HISTORY:
             raise ConfigError(f"history is {history}; give a number of frames from 1 to {MAX_HISTORY}.")
-        if num_streams < 1 or capacity // max(1, num_streams) < history + 1:
+        if num_streams < 1 or spare < 0 or capacity // max(1, num_streams) < history + 1:
             raise ConfigError(
-                f"capacity ({capacity}) is too small for {num_streams} streams with a history of {history}; "
-                f"give at least {max(1, num_streams) * (history + 1)} slots."
+                f"capacity ({capacity}, spare {spare}) is too small for {num_streams} streams with a history of "
+                f"{history}; give 1 stream or more, and each of them {history + 1} slots or more."
             )
         self.observation_shape = tuple(observation_shape)
         self.history = history
@@ -63,12 +56,12 @@ class ReplayMemory:
         self.ring = self.window + spare  # slots per stream that are stored
         slots = num_streams * self.ring
         place = None if directory is None else Path(directory)
-        self.observations = _allocate(place, "observations", (slots, *self.observation_shape), observation_dtype)
-        self.actions = _allocate(place, "actions", (slots,), np.int32)
-        self.rewards = _allocate(place, "rewards", (slots,), np.float32)
-        self.behaviour_probs = _allocate(place, "behaviour_probs", (slots,), np.float32)
-        self.terminated = _allocate(place, "terminated", (slots,), np.bool_)
-        self.frames = _allocate(place, "frames", (slots,), np.uint8)  # of the episode up to here, at most ``history``
+        self.observations = allocate(place, "observations", (slots, *self.observation_shape), observation_dtype)
+        self.actions = allocate(place, "actions", (slots,), np.int32)
+        self.rewards = allocate(place, "rewards", (slots,), np.float32)
+        self.behaviour_probs = allocate(place, "behaviour_probs", (slots,), np.float32)
+        self.terminated = allocate(place, "terminated", (slots,), np.bool_)
+        self.frames = allocate(place, "frames", (slots,), np.uint8)  # of the episode up to here, at most ``history``
         self._written = [0] * num_streams  # slots ever written, per stream
         self._is_open = [False] * num_streams  # whether an episode is going on, per stream
 
@@ -89,7 +82,7 @@ class ReplayMemory:
 
     def begin(self, observation: NDArray[Any], stream: int = 0) -> None:
         """Store the first observation of an episode."""
-        if self._is_open[stream]:
+        if self._is_open[self._checked(stream)]:
             raise ConfigError(f"stream {stream} is in the middle of an episode; end it with append before begin.")
         self._write_observation(observation, stream, frames=1)
         self._is_open[stream] = True
@@ -105,12 +98,12 @@ class ReplayMemory:
         stream: int = 0,
     ) -> None:
         """Store what the action in the newest slot did, and the observation that followed in a slot of its own."""
-        if not self._is_open[stream]:
+        if not self._is_open[self._checked(stream)]:
             raise ConfigError(f"stream {stream} has no episode; call begin with its first observation.")
-        if action < 0 or not math.isfinite(reward) or not 0 < behaviour_prob <= 1:
+        if not (0 <= action <= MAX_ACTION and abs(reward) <= MAX_REWARD and MIN_PROB <= behaviour_prob <= 1):
             raise ConfigError(
-                f"append got action {action}, reward {reward}, behaviour_prob {behaviour_prob}; "
-                "give an action of 0 or more, a finite reward and a probability above 0 and up to 1."
+                f"append got action {action}, reward {reward}, behaviour_prob {behaviour_prob}; give an action up to "
+                f"{MAX_ACTION}, a finite 32-bit reward and a probability from {MIN_PROB:.0e} to 1."
             )
         slot = self._slot(stream, self._written[stream] - 1)
         self._write_observation(next_observation, stream, frames=min(int(self.frames[slot]) + 1, self.history))
@@ -125,15 +118,22 @@ class ReplayMemory:
         self._is_open[stream] = False
 
     def _write_observation(self, observation: NDArray[Any], stream: int, frames: int) -> None:
-        if np.shape(observation) != self.observation_shape:
+        observation, stored = np.asarray(observation), self.observations.dtype
+        if observation.shape != self.observation_shape or not np.can_cast(observation.dtype, stored, "same_kind"):
             raise ConfigError(
-                f"an observation has shape {np.shape(observation)}, but the memory takes {self.observation_shape}."
+                f"an observation is {observation.dtype} of shape {observation.shape}, but the memory takes {stored} of "
+                f"shape {self.observation_shape}; convert it, or make the memory for it."
             )
         slot = self._slot(stream, self._written[stream])
         self.observations[slot] = observation
         self.frames[slot] = frames
         self._clear_action(slot)
         self._written[stream] += 1
+
+    def _checked(self, stream: int) -> int:
+        if not 0 <= stream < self.num_streams:
+            raise ConfigError(f"there is no stream {stream}; this memory has {self.num_streams}, counted from 0.")
+        return stream
 
     def _clear_action(self, slot: int) -> None:
         self.actions[slot] = NO_ACTION
@@ -167,8 +167,12 @@ class ReplayMemory:
     def sample_blocks(self, num_blocks: int, length: int, rng: np.random.Generator, reserve: int = 0) -> Integers:
         """Slots [K, L+1] of blocks that start uniformly at random; overlaps allowed, with replacement.
 
-        ``reserve``: leave out the slots that the next so many steps of each stream will push out of the window.
+        ``reserve``: leave out the oldest slots, which so many new ones in each stream would push out of the window.
         """
+        if length < 1 or reserve < 0:
+            raise ConfigError(
+                f"a block has {length} steps and the reserve is {reserve}; give 1 or more, and 0 or more."
+            )
         starts = [self._starts(stream, length, reserve) for stream in range(self.num_streams)]
         ends = np.cumsum([len(numbers) for numbers in starts])  # [streams]
         if ends[-1] == 0:
@@ -214,8 +218,7 @@ class ReplayMemory:
     def flush(self) -> None:
         """Bring what is memory-mapped to the disk."""
         for array in self.arrays.values():
-            if isinstance(array, np.memmap):
-                array.flush()
+            flush(array)
 
     def get_state(self) -> dict[str, list[int]]:
         """What the arrays do not say: where each ring stands."""
@@ -229,21 +232,3 @@ class ReplayMemory:
         for stream, written in enumerate(self._written):
             if written > 0:
                 self._clear_action(self._slot(stream, written - 1))
-
-
-def _allocate(directory: Path | None, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array in RAM, or one mapped to ``directory/name.bin``, whose content is kept if the file exists."""
-    if directory is None:
-        return np.zeros(shape, dtype)
-    path, wanted = directory / f"{name}.bin", math.prod(shape) * np.dtype(dtype).itemsize
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            # Claim the disk space now: a full disk later would kill the process (SIGBUS) instead of raising an error.
-            os.posix_fallocate(file.fileno(), 0, wanted)
-    found = path.stat().st_size
-    if found != wanted:
-        raise DamageError(
-            f"{path} has {found} bytes, but this memory needs {wanted}; it is damaged or another memory's."
-        )
-    return np.memmap(path, mode="r+", dtype=dtype, shape=shape)

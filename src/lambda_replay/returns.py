@@ -20,8 +20,9 @@ def backward_returns(
     Arguments are [..., K, L], index t of the ``next_`` ones belonging to t+1; leading axes broadcast, so that many
     candidate λ cost one pass. ``next_traces`` is 0 where the episode ends at t.
     """
-    shape = np.broadcast_shapes(rewards.shape, next_values.shape, next_baselines.shape, next_traces.shape)
-    by_time = [_by_time(array, shape) for array in (rewards, discounts, next_values, next_baselines, next_traces)]
+    arrays = (rewards, discounts, next_values, next_baselines, next_traces)
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    by_time = [_by_time(array, shape) for array in arrays]
     returns = np.empty((shape[-1], *shape[:-1]), dtype=np.result_type(rewards, next_values))  # [L, ..., K]
     following: Floats | None = None
     for t in range(shape[-1] - 1, -1, -1):
@@ -46,6 +47,7 @@ def nstep_returns(rewards: Floats, discounts: Floats, next_values: Floats, conti
 
     All arguments are [K, L]; index t of ``next_values`` belongs to t+1.
     """
+    assert n >= 1
     length = rewards.shape[1]
     longest = min(n, length)
     returns = np.empty_like(next_values)  # [K, L]

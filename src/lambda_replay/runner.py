@@ -66,7 +66,7 @@ LOOP_FORM: dict[str, Any] = {
 
 
 class Run:
-    """A run in progress: its loop, its files and its checkpoints; it has the run directory to itself until ``close``."""
+    """A run in progress: its loop, its files and its checkpoints; it has its directory to itself until ``close``."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Run:
         lock: RunLock,
         recorded: RunConfig,
     ) -> None:
-        """``recorded`` is the config in the directory, from which ``config`` differs in what was asked for on resuming."""
+        """``recorded`` is the config in the directory; ``config`` differs from it in what was asked for on resuming."""
         self.path, self.config = path, config
         self.streams = make_streams(config.seed, config.envs)
         self.agent: Agent = make_agent(
@@ -204,7 +204,9 @@ def _check_tensors(what: str, found: dict[str, Tensor], wanted: dict[str, Tensor
     if {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} != {
         name: (tensor.shape, tensor.dtype) for name, tensor in wanted.items()
     }:
-        raise ConfigError(f"the checkpoint's {what} are those of another network; resume with the one it was made with.")
+        raise ConfigError(
+            f"the checkpoint's {what} are those of another network; resume with the one it was made with."
+        )
 
 
 def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *, keep_memory: bool = False) -> Run:
@@ -371,7 +373,7 @@ def train_run(
     on_event: OnEvent = lambda event: None,
     keep_memory: bool = False,
 ) -> None:
-    """Train a new run to its end; the Python way to do what ``lambda-replay train`` does, with a network of one's own."""
+    """Train a new run to its end: what ``lambda-replay train`` does, in Python, with a network of one's own if wanted."""
     run = start_run(path, config, network, keep_memory=keep_memory)
     try:
         run.train(on_event)

@@ -37,7 +37,7 @@ LOGS = (METRICS, TIMING, EPISODES)
 
 
 def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False) -> RunLock:
-    """Make the run's directory with its provenance and config, locked from its first moment; no run may be there yet."""
+    """Make the run's directory with its provenance and config, locked from the start; no run may be there yet."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         taken = [entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.endswith(".part")]

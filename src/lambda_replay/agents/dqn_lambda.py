@@ -7,11 +7,11 @@ from typing import NamedTuple
 from lambda_replay.actor import Actor
 from lambda_replay.cache import Cache, make_block
 from lambda_replay.config import RunConfig
-from lambda_replay.data import Integers
+from lambda_replay.data import Integers, Transitions
 from lambda_replay.diagnostics import Metrics, describe_refresh, describe_samples
 from lambda_replay.estimators import Estimator, explain
 from lambda_replay.learner import Learner
-from lambda_replay.memory import ReplayMemory, Transitions
+from lambda_replay.memory import ReplayMemory
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.schedules import LinearRamp
 

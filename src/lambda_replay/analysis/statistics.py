@@ -7,7 +7,7 @@ different lengths while a study is unfinished. Random generators are passed in.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,9 +132,8 @@ def _win_rate(ours: Floats, theirs: Floats) -> Floats:
     return np.mean((left > right) + 0.5 * (left == right), axis=(-2, -1))
 
 
-def _bootstrap(samples: Sequence[Floats], statistic: object, rng: np.random.Generator) -> Estimate:
+def _bootstrap(samples: Sequence[Floats], statistic: Callable[..., Floats], rng: np.random.Generator) -> Estimate:
     """The statistic and its percentile interval; each sample is resampled by itself, which is what stratified means."""
-    assert callable(statistic)
     assert all(len(sample) for sample in samples)
     value = float(statistic(*samples))
     if min(len(sample) for sample in samples) < 2:

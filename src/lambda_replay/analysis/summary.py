@@ -10,8 +10,15 @@ from typing import Any, Literal
 import numpy as np
 
 from lambda_replay.analysis import scores, statistics
-from lambda_replay.analysis.records import Run, RunRecord, StudyData, config_differences, flatten, read_run
-from lambda_replay.analysis.records import varying_settings as settings_that_vary
+from lambda_replay.analysis.records import (
+    Run,
+    RunRecord,
+    StudyData,
+    config_differences,
+    flatten,
+    read_run,
+    varying_settings,
+)
 from lambda_replay.analysis.statistics import Estimate, MedianTime
 from lambda_replay.data import Floats, Integers
 
@@ -133,7 +140,7 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     threshold = study.thresholds.get(environment, _mean_of(finals[study.baseline]).value)
     most_hours = max((_hours(run) for run in everyone if len(run.timing.steps)), default=0.0)
     grids: dict[Axis, Floats] = {"steps": _grid(study.steps), "hours": _grid(most_hours)}
-    varying = settings_that_vary(run.config for run in everyone if run.config)
+    varying = varying_settings(run.config for run in everyone if run.config)
     arms = [
         ArmSummary(
             arm=arm,
@@ -180,13 +187,10 @@ def final_scores(runs: Sequence[Run]) -> Floats:
 
 def mean_curves(runs: Sequence[Run], grids: Mapping[Axis, Floats], steps: int) -> dict[Axis, Curve]:
     """Mean and standard error over runs at every point of both grids."""
-    assert runs, "an arm has at least one planned run"
     over_steps = [scores.learning_curve(run.episodes, grids["steps"], scores.reached_step(run, steps)) for run in runs]
     over_hours = [scores.learning_curve_over_hours(run.episodes, run.timing, grids["hours"]) for run in runs]
-    return {
-        "steps": Curve(*statistics.mean_and_standard_error(np.stack(over_steps))),
-        "hours": Curve(*statistics.mean_and_standard_error(np.stack(over_hours))),
-    }
+    curves: dict[Axis, list[Floats]] = {"steps": over_steps, "hours": over_hours}
+    return {axis: _mean_curve(np.array(values).reshape(len(runs), GRID_POINTS)) for axis, values in curves.items()}
 
 
 def compare(finals: Floats, baseline: Floats) -> Comparison | None:
@@ -247,6 +251,11 @@ def normalised_finals(environment: EnvironmentSummary, arm: str) -> Floats:
 def _mean_of(values: Floats) -> Mean:
     mean, standard_error, _ = statistics.mean_and_standard_error(values)
     return Mean(float(mean), float(standard_error))
+
+
+def _mean_curve(values: Floats) -> Curve:
+    """[R, G], where R may be 0."""
+    return Curve(*statistics.mean_and_standard_error(values))
 
 
 def _area(run: Run, steps: int) -> float:

@@ -108,7 +108,7 @@ def state_sentences(summary: StudySummary) -> list[str]:
     """How much of the study is in, and what is not there yet; a finished study needs one short sentence."""
     study, total = summary.study, len(summary.study.runs)
     if summary.num_finished == total:
-        return [f"All {count(total, 'run')} have finished."]
+        return [f"All {total} runs have finished." if total > 1 else "The run has finished."]
     states = [(state, sum(run.state == state for run in study.runs)) for state in ("running", "waiting", "failed")]
     others = ", ".join(f"{number_of} {state}" for state, number_of in states if number_of)
     sentences = [f"{summary.num_finished} of {count(total, 'run')} have finished ({others})."]
@@ -198,7 +198,7 @@ def method(summary: StudySummary) -> list[tuple[str, str]]:
             "Steps and time to a score",
             f"When the learning curve, as a mean of at least {THRESHOLD_EPISODES} episodes, first reaches the score: "
             f"the mean final score of {baseline} unless the study names another. Median over runs (Kaplan and Meier); "
-            "runs that have not got there count as later than all they did. In brackets: runs that got there.",
+            "runs that have not got there count as later than all they did. Below it: how many runs got there.",
         ),
         (
             "Hours",

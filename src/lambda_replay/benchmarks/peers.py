@@ -159,7 +159,9 @@ def _measure_torchrl(job: Job) -> Measurement:
     space, num_actions = adapters[0].observation_space, int(adapters[0].action_space.n)  # type: ignore[attr-defined]
     assert space.shape is not None
     network = plain_network(job.workload.network, space.shape, num_actions)
-    makers = [lambda adapter=adapter: envs.GymWrapper(adapter, categorical_action_encoding=True) for adapter in adapters]
+    makers = [
+        lambda adapter=adapter: envs.GymWrapper(adapter, categorical_action_encoding=True) for adapter in adapters
+    ]
     environment = makers[0]() if job.envs == 1 else envs.SerialEnv(job.envs, makers)
     value = modules.QValueActor(network, in_keys=["observation"], spec=environment.action_spec_unbatched)
     explore = modules.EGreedyModule(environment.action_spec_unbatched, eps_init=EPSILON, eps_end=EPSILON)
@@ -194,6 +196,4 @@ def _measure_torchrl(job: Job) -> Measurement:
     leaves = storage._storage.values(include_nested=True, leaves_only=True)
     stored = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
     collector.shutdown()
-    return stopwatch.result(
-        replay_bytes_per_step=stored / job.workload.capacity, parameters=count_parameters(network)
-    )
+    return stopwatch.result(replay_bytes_per_step=stored / job.workload.capacity, parameters=count_parameters(network))

@@ -40,9 +40,7 @@ class Stopwatch:
     def result(self, *, replay_bytes_per_step: float, parameters: int) -> Measurement:
         assert self.seconds > 0
         speed = self.steps / self.seconds
-        return Measurement(
-            speed, self.steps, self.seconds, peak_memory_bytes(), replay_bytes_per_step, parameters
-        )
+        return Measurement(speed, self.steps, self.seconds, peak_memory_bytes(), replay_bytes_per_step, parameters)
 
 
 def peak_memory_bytes() -> int:

@@ -132,9 +132,7 @@ def run_config(job: Job) -> RunConfig:
         device="cpu",
         threads=job.threads,
         checkpoint_every=0,
-        memory=MemoryConfig(
-            capacity=workload.capacity, start=workload.start, history=workload.history, storage="ram"
-        ),
+        memory=MemoryConfig(capacity=workload.capacity, start=workload.start, history=workload.history, storage="ram"),
         cache=cache_config(workload, contender) if cached else None,
         target=None if cached else TargetConfig(copy_every=workload.refresh_every, update_every=STEPS_PER_UPDATE),
         exploration=ExplorationConfig(start=EPSILON, end=EPSILON),

@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno is None:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        _say(f"the system refused: {error.strerror}{where}; make room or give access, then try again.")
+        remedy = getattr(error, "__notes__", ["try again"])[0]
+        _say(f"the system refused: {error.strerror}{where}; make room or give access, then {remedy}.")
         return FAULT
     except KeyboardInterrupt as error:
         if error.args:

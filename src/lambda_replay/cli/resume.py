@@ -43,9 +43,7 @@ def run(arguments: list[str]) -> int:
 
 def _restore(path: Path, options: ResumeOptions) -> Run:
     try:
-        return resume_run(
-            path, _say, device=options.device, threads=options.threads, keep_memory=options.keep_memory
-        )
+        return resume_run(path, _say, device=options.device, threads=options.threads, keep_memory=options.keep_memory)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped before it went on; try again with: lambda-replay resume {path}") from None
 

@@ -33,8 +33,8 @@ def run(arguments: list[str]) -> int:
 def conduct(run: Run, *, has_tensorboard: bool) -> None:
     """Train a run to its end before the user's eyes, and leave the directory tidy whatever happens."""
     console = Console()
-    write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
     try:
+        write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
         with Display(run.config, run.loop, title_of(run.config), console) as display:
 
             def on_event(event: Event) -> None:
@@ -43,20 +43,29 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
                     write_tensorboard(event)
 
             run.train(on_event)
-        finish_run(run.path)
+        tidy(run.path)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_resume(run)) from None
+    except OSError as error:
+        error.add_note(f"go on with: lambda-replay resume {run.path}")
+        raise
     except EnvironmentFault:
         save_tensors(run.path / STOPPED_WEIGHTS, run.agent.learner.weights())
         raise
     finally:
         run.close()
-    _draw_curve(run.path)
     score = "no game ended" if run.loop.score is None else f"mean score of the last 100 games {run.loop.score:.4g}"
     console.print(f"done: {score}; everything is in {run.path}", highlight=False, soft_wrap=True)
     console.print(
         f"next: lambda-replay evaluate {run.path} · lambda-replay watch {run.path}", highlight=False, soft_wrap=True
     )
+
+
+def tidy(path: Path) -> None:
+    """Remove what a finished run needs no more, and draw its learning curve if it has none yet."""
+    finish_run(path)
+    if not (path / CURVE).exists():
+        _draw_curve(path)
 
 
 def title_of(config: RunConfig) -> str:

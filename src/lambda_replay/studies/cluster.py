@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -24,6 +26,7 @@ from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
 
 POLL_SECONDS = 0.5
+SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_PROBE = 60.0
 SECONDS_TO_CANCEL = 15.0
 NODE_LOSSES = 20  # how often one run may lose its node before it counts as failed; each time it goes on elsewhere
@@ -91,20 +94,35 @@ def _connect(address: str) -> Any:
         ray: Any = importlib.import_module("ray")
     except ImportError:
         raise ConfigError("--ray needs the extra: pip install 'lambda-replay[ray]'.") from None
+    _check_reachable(address)
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        said = str(error).strip().split("\n")[0]
-        raise ConfigError(
-            f"there is no Ray cluster to use at {address} ({said}); start one with: ray start --head, "
-            "or give the host:port of one, or auto on one of its nodes."
-        ) from None
+        raise _no_cluster(address, str(error).strip().split("\n")[0]) from None
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, handler)  # Ray puts one of its own in its place
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Knock at the door first: Ray itself tries for minutes."""
+    match = re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, said: str) -> ConfigError:
+    return ConfigError(
+        f"there is no Ray cluster to use at {address} ({said}); start one with: ray start --head, "
+        "or give the host:port of one, or auto on one of its nodes."
+    )
 
 
 def _check_nodes(ray: Any, layout: Layout, cpus_per_run: float, gpus_per_run: float) -> None:

@@ -1,0 +1,78 @@
+"""The command ``bench``: speed on this machine, ours and that of the peers that are installed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from lambda_replay.benchmarks.harness import Plan, run_plan
+from lambda_replay.benchmarks.tables import make_tables
+from lambda_replay.benchmarks.workloads import CONTENDERS, WORKLOADS
+from lambda_replay.cli.options import parse
+from lambda_replay.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Measure training speed at equal settings, side by side with the peers that are installed (lambda-replay[bench])."""
+
+    workloads: tuple[str, ...] = tuple(WORKLOADS)  # networks to measure
+    contenders: tuple[str, ...] = tuple(CONTENDERS)  # who takes part; who is not installed is left out
+    envs: tuple[int, ...] = (1, 8)  # numbers of environments in lock-step
+    threads: tuple[int, ...] = (1, 2)  # arithmetic threads to try; each contender is reported with its best
+    cores: int = 2  # cores that every measurement is pinned to
+    repeats: int = 3  # interleaved rounds
+    seconds: float = 2.5  # timed per measurement; twice as long on the Atari network
+    memory_sizes: tuple[int, ...] = (100_000, 300_000, 1_000_000)  # slots, for the cost of a refresh; needs RAM
+    quick: bool = False  # about a minute: one environment, one thread, one short round
+    out: Path | None = None  # directory for bench.json and bench.png
+    json: bool = False  # one JSON object on standard output instead of tables
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(BenchOptions, arguments, usage="lambda-replay bench")
+    notes = Console(stderr=True, highlight=False)
+    results = run_plan(make_plan(options), lambda sentence: notes.print(sentence, style="dim", markup=False))
+    if options.out is not None:
+        _write(results, options.out, notes)
+    if options.json:
+        print(json.dumps(results))
+        return 0
+    console = Console()
+    for table in make_tables(results):
+        console.print(table)
+    for sentence in results["skipped"].values():
+        console.print(sentence, style="yellow", highlight=False, markup=False)
+    return 0
+
+
+def make_plan(options: BenchOptions) -> Plan:
+    """The plan of the options, cut short where ``quick`` says so."""
+    unknown = [name for name in options.workloads if name not in WORKLOADS]
+    if unknown:
+        raise ConfigError(f"there is no workload {unknown[0]!r}; choose of {', '.join(WORKLOADS)}.")
+    workloads = tuple(WORKLOADS[name] for name in options.workloads)
+    if options.quick:
+        return Plan(workloads, options.contenders, (1,), (1,), 1, 0.4, 1, memory_sizes=(20_000,))
+    return Plan(
+        workloads,
+        options.contenders,
+        options.envs,
+        options.threads,
+        options.repeats,
+        options.seconds,
+        options.cores,
+        options.memory_sizes,
+    )
+
+
+def _write(results: dict[str, object], directory: Path, notes: Console) -> None:
+    from lambda_replay.benchmarks.picture import draw_speed
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
+    draw_speed(results, directory / "bench.png")
+    notes.print(f"written: {directory / 'bench.json'} and {directory / 'bench.png'}", markup=False)

@@ -1,0 +1,508 @@
+"""Checkpoints by themselves: what they rely on is never overwritten, crashes while saving, damage; no training here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import lambda_replay as lr
+from lambda_replay import checkpoints
+from lambda_replay.checkpoints import (
+    CHECKPOINTS,
+    STATE,
+    Checkpoint,
+    MemoryChecksums,
+    all_steps,
+    find_damage,
+    form_of,
+    has_form,
+    keep_checkpoints,
+    load_checkpoint,
+    read_state,
+    save_checkpoint,
+    saved_steps,
+    spare_slots,
+)
+from lambda_replay.config import CacheConfig, MemoryConfig, RunConfig, to_dict
+from lambda_replay.errors import DamageError
+from lambda_replay.files import checksum
+
+LOG = "metrics.jsonl"
+
+
+def make_config(*, capacity: int = 40, start: int = 12, envs: int = 1, interval: int = 6) -> RunConfig:
+    return RunConfig(
+        env="CartPole-v1",
+        steps=10_000 * envs,
+        envs=envs,
+        checkpoint_every=interval,
+        memory=MemoryConfig(capacity=capacity, start=start, history=1),
+        cache=CacheConfig(size=2, block_length=2, refresh_every=interval),
+    )
+
+
+class Story:
+    """A run without an agent: streams of numbered observations and a checkpoint at the end of every interval."""
+
+    def __init__(self, run: Path, config: RunConfig) -> None:
+        self.run, self.config = run, config
+        self.step = 0
+        self.checksums = MemoryChecksums()
+        self.memory = lr.ReplayMemory(
+            config.memory.capacity,
+            (2,),
+            np.int32,
+            num_streams=config.envs,
+            spare=spare_slots(config.checkpoint_interval, config.envs),
+            directory=run / "memory",
+        )
+        (run / LOG).write_text("")
+        for stream in range(config.envs):
+            self._begin(stream)
+
+    def _observation(self, stream: int) -> np.ndarray[Any, Any]:
+        return np.array([self.memory.written[stream], self.step * 7 + stream], dtype=np.int32)
+
+    def _begin(self, stream: int) -> None:
+        self.memory.begin(self._observation(stream), stream)
+
+    def play(self, is_end: Callable[[], bool], steps: int) -> None:
+        """Every stream takes its share of the steps; a step that ends an episode writes two slots."""
+        for _ in range(steps // self.config.envs):
+            for stream in range(self.config.envs):
+                terminated = is_end()
+                self.memory.append(self.step % 3, 1.0, self._observation(stream), terminated, stream=stream)
+                if terminated:
+                    self._begin(stream)
+            self.step += self.config.envs
+        with (self.run / LOG).open("a") as log:
+            log.write(f"{self.step}\n")
+
+    def save(self) -> None:
+        state = {
+            "config": to_dict(self.config),
+            "device": "cpu",
+            "threads": 1,
+            "seconds": 1.5,
+            "loop": {"step": self.step},
+            "agent": {},
+            "streams": {},
+            "memory": self.memory.get_state(),
+            "logs": {LOG: (self.run / LOG).stat().st_size},
+        }
+        tensors = {"a": torch.full((3,), float(self.step))}
+        save_checkpoint(self.run, Checkpoint(self.step, state, tensors, tensors), self.memory, self.checksums)
+
+    def damage(self, step: int) -> list[str]:
+        return list(find_damage(self.run, read_state(self.run, step), self.run / "memory"))
+
+    def go_back(self, step: int, *, restarts: bool) -> None:
+        """What a resume does: everything after the checkpoint is forgotten; a game may have to begin anew."""
+        keep_checkpoints(self.run, step)
+        state = read_state(self.run, step)
+        self.memory.set_state(state["memory"])
+        self.checksums = MemoryChecksums()
+        self.checksums.adopt(state)
+        self.step = step
+        os.truncate(self.run / LOG, state["logs"][LOG])
+        for stream in range(self.config.envs if restarts else 0):
+            self.memory.abandon(stream)
+            self._begin(stream)
+
+
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real syncing is tested elsewhere; here it would only take time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(lr.ReplayMemory, "flush", lambda memory: None)
+
+
+@pytest.fixture
+def story(tmp_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch) -> Story:
+    """Two checkpoints, at 12 and 18, and half an interval after them; the ring has 20 + 26 + 4 slots."""
+    monkeypatch.setattr(checkpoints, "CHUNK", 4)
+    story = Story(tmp_path, make_config(capacity=20))
+    story.play(lambda: True, 12)  # 25 slots
+    story.save()
+    story.play(lambda: False, 6)  # 31 slots
+    story.save()
+    story.play(lambda: True, 3)
+    return story
+
+
+class Endings:
+    """Whether a step ends an episode: always, never, or now and then."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self._share = {"always": 1.0, "never": 0.0, "sometimes": 0.3}[kind]
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self) -> bool:
+        return bool(self._rng.random() < self._share)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 16])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_nothing_a_kept_checkpoint_relies_on_is_ever_overwritten(
+    chunk: int, no_sync: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    """Whatever the sizes, however episodes end, however often the run is killed and falls back to either checkpoint."""
+    monkeypatch.setattr(checkpoints, "CHUNK", chunk)
+    envs = data.draw(st.integers(1, 3), "envs")
+    interval = envs * data.draw(st.integers(1, 7), "interval")
+    capacity = envs * data.draw(st.integers(4, 40), "capacity")
+    start = envs * data.draw(st.integers(3, capacity // envs), "start")
+    is_end = Endings(data.draw(st.sampled_from(["always", "never", "sometimes"])), data.draw(st.integers(0, 99)))
+    story = Story(
+        tmp_path_factory.mktemp("run"), make_config(capacity=capacity, start=start, envs=envs, interval=interval)
+    )
+    story.play(is_end, start)
+    story.save()
+    for _ in range(data.draw(st.integers(1, 14), "intervals")):
+        if data.draw(st.booleans(), "killed"):
+            story.play(is_end, data.draw(st.integers(0, interval // envs)) * envs)
+            assert not any(story.damage(step) for step in saved_steps(story.run))
+            story.go_back(data.draw(st.sampled_from(saved_steps(story.run))), restarts=data.draw(st.booleans()))
+        story.play(is_end, interval)
+        assert not any(story.damage(step) for step in saved_steps(story.run))
+        story.save()
+        assert saved_steps(story.run)[0] == story.step
+        assert len(saved_steps(story.run)) <= checkpoints.NUM_KEPT
+    shutil.rmtree(story.run)
+
+
+@given(
+    window=st.integers(1, 10**7),
+    interval=st.integers(1, 10**7),
+    chunk=st.integers(1, 5_000),
+    written=st.integers(1, 10**9),
+)
+def test_the_spare_slots_are_enough_and_hardly_more(window: int, interval: int, chunk: int, written: int) -> None:
+    """The oldest slot of the checkpoint's oldest chunk against the newest slot that can be written while it is kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "CHUNK", chunk)
+        ring = window + spare_slots(interval, num_streams=1)
+    oldest = max(0, written - window) // chunk * chunk
+    last = written + checkpoints.NUM_KEPT * (2 * interval + 1) - 1
+    assert last - ring < oldest  # slot ``last`` takes the place of this one
+    assert ring <= window + 4 * interval + 2 + chunk
+
+
+def test_without_checkpoints_there_is_no_spare() -> None:
+    assert spare_slots(0, 4) == 0
+
+
+def test_a_complete_chunk_is_read_once(tmp_path: Path, no_sync: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "CHUNK", 4)
+    story = Story(tmp_path, make_config())
+    story.play(lambda: False, 12)  # slots 0 to 12: the chunks 0, 1 and 2 are complete, the fourth has one slot
+    first = story.checksums.update(story.memory)
+    story.memory.observations[:13] += 1
+    second = story.checksums.update(story.memory)
+    assert [name for name in first if first[name] != second[name]] == ["0.3"]
+    fresh = MemoryChecksums().update(story.memory)
+    assert all(fresh[name] != first[name] for name in first)
+
+
+def test_the_checksums_cover_every_byte_of_the_window_and_no_other(story: Story) -> None:
+    """Of 31 slots the newest 20 are the window; it begins in the middle of the chunk of the slots 8 to 11.
+
+    The newest slot has its observation and its place in the episode; the rest of it waits for the action.
+    """
+    assert story.memory.ring == 50
+    for name, array in story.memory.arrays.items():
+        rows = array.view(np.uint8).reshape(story.memory.ring, -1)
+        vouched = range(8, 31) if name in ("observations", "frames") else range(8, 30)
+        for slot in range(story.memory.ring):
+            rows[slot, -1] ^= 1
+            assert bool(story.damage(18)) == (slot in vouched), (name, slot)
+            rows[slot, -1] ^= 1
+
+
+def snapshot(place: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(place)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(place.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_looking_for_damage_changes_nothing(story: Story) -> None:
+    before = snapshot(story.run)
+    assert not story.damage(12)
+    assert not story.damage(18)
+    assert snapshot(story.run) == before
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def lengthen(path: Path) -> None:
+    os.truncate(path, path.stat().st_size + 1)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+
+
+def become_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = [truncate, empty, lengthen, flip, Path.unlink, become_directory]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", STATE])
+def test_damage_to_a_file_of_a_checkpoint_is_found_and_concerns_it_alone(
+    story: Story, damage: Callable[[Path], None], name: str
+) -> None:
+    damage(story.run / CHECKPOINTS / "18" / name)
+    if name == STATE:
+        with pytest.raises(DamageError, match=STATE):
+            read_state(story.run, 18)
+    else:
+        (sentence,) = story.damage(18)
+        assert name in sentence
+        with pytest.raises(DamageError, match=name):
+            load_checkpoint(story.run, read_state(story.run, 18))
+    assert not story.damage(12)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "behaviour_probs", "terminated", "frames"])
+def test_damage_to_the_memory_is_found(story: Story, damage: Callable[[Path], None], name: str) -> None:
+    path = story.run / "memory" / f"{name}.bin"
+    if damage is flip:
+        array = story.memory.arrays[name].view(np.uint8)
+        array.reshape(story.memory.ring, -1)[9, 0] ^= 4  # in both checkpoints' windows
+    else:
+        damage(path)
+    for step in (12, 18):
+        sentences = story.damage(step)
+        assert len(sentences) == 1
+        assert "memory" in sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "sound"),
+    [
+        ("12\n18\n21\n", [12, 18]),
+        ("12\n18\n", [12, 18]),
+        ("12\n18\n2#", [12, 18]),
+        ("12\n18", [12]),
+        ("12\n19\n21\n", [12]),
+        ("12\n", [12]),
+        ("12", []),
+        ("22\n18\n21\n", []),
+        ("", []),
+        (None, []),
+    ],
+)
+def test_damage_to_a_log_is_found_as_far_as_a_checkpoint_needs_it(
+    story: Story, content: str | None, sound: list[int]
+) -> None:
+    assert (story.run / LOG).read_text() == "12\n18\n21\n"
+    (story.run / LOG).unlink() if content is None else (story.run / LOG).write_text(content)
+    assert [step for step in (12, 18) if not story.damage(step)] == sound
+    assert all(LOG in sentence for step in (12, 18) for sentence in story.damage(step))
+
+
+def crash_points(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> Iterator[None]:
+    """Let the so-maniest call that changes the disk fail."""
+    calls = 0
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise error
+            return function(*arguments, **options)
+
+        return call
+
+    for owner, name in (
+        (os, "fsync"),
+        (os, "replace"),
+        (os, "mkdir"),
+        (os, "unlink"),
+        (os, "rmdir"),
+        (Path, "write_bytes"),
+        (lr.ReplayMemory, "flush"),
+    ):
+        monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
+    yield
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "stopped"]
+)
+def test_a_crash_at_any_point_of_saving_leaves_a_sound_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    for at in range(1, 200):
+        run = tmp_path / str(at)
+        run.mkdir()
+        story = Story(run, make_config())
+        for steps in (12, 6):
+            story.play(lambda: False, steps)
+            story.save()
+        story.play(lambda: False, 6)
+        crash = crash_points(monkeypatch, at, error)
+        next(crash)
+        try:
+            story.save()
+            has_crashed = False
+        except (OSError, KeyboardInterrupt):
+            has_crashed = True
+        finally:
+            next(crash, None)
+        newest, *older = saved_steps(run)
+        assert newest in (18, 24)
+        assert not any(story.damage(step) for step in saved_steps(run))
+        assert newest == 24 or older == [12]
+        story.go_back(newest, restarts=False)
+        story.play(lambda: False, 6)
+        story.save()
+        assert all_steps(run)[0] == newest + 6
+        assert len(all_steps(run)) == checkpoints.NUM_KEPT
+        if not has_crashed:
+            break
+    else:
+        pytest.fail("saving never came to its end")
+    assert at > 15
+
+
+def test_names_that_are_no_steps_are_left_alone(story: Story) -> None:
+    for name in ("7x", "٣", "012", "-5", "9" * 30, ".18"):
+        (story.run / CHECKPOINTS / name).mkdir()
+    assert all_steps(story.run) == [18, 12]
+    (story.run / CHECKPOINTS / "24").mkdir()
+    assert all_steps(story.run) == [24, 18, 12]
+    assert saved_steps(story.run) == [18, 12]
+    keep_checkpoints(story.run, 18)
+    assert all_steps(story.run) == [18, 12]
+
+
+def revouch(run: Path, step: int, state: Any) -> None:
+    """A state.json whose checksum fits, whatever it says."""
+    payload = json.dumps(state)
+    text = json.dumps({"format": checkpoints.FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
+    (run / CHECKPOINTS / str(step) / STATE).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("step",), 19),
+        (("step",), True),
+        (("device",), "toaster"),
+        (("threads",), 0),
+        (("seconds",), -1.0),
+        (("config", "seed"), "x"),
+        (("config", "discount"), 10**400),
+        (("memory", "written"), []),
+        (("memory", "written"), [0]),
+        (("memory", "written"), [10**15]),
+        (("memory", "is_open"), [0]),
+        (("logs",), {}),
+        (("logs", LOG), -1),
+        (("slot_bytes", "actions"), 0),
+        (("slot_bytes",), {"../../secret": 4}),
+        (("checksums", "memory"), {}),
+        (("checksums", "files"), {"../other": "0"}),
+        (("checksums", "logs"), {LOG: 5}),
+    ],
+)
+def test_a_state_that_contradicts_itself_is_damage(story: Story, path: tuple[str, ...], value: Any) -> None:
+    state = inner = read_state(story.run, 18)
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    revouch(story.run, 18, state)
+    with pytest.raises(DamageError, match="contradict"):
+        read_state(story.run, 18)
+
+
+def test_a_state_of_another_format_says_so(story: Story) -> None:
+    path = story.run / CHECKPOINTS / "18" / STATE
+    outer = json.loads(path.read_text())
+    path.write_text(json.dumps({**outer, "format": 2}))
+    with pytest.raises(DamageError, match="has format 2, but this version of lambda-replay reads 1"):
+        read_state(story.run, 18)
+
+
+def test_a_memory_of_another_size_is_found_before_it_is_read(story: Story) -> None:
+    state = read_state(story.run, 18)
+    state["slot_bytes"]["actions"] = 10**15
+    revouch(story.run, 18, state)
+    (sentence,) = story.damage(18)
+    assert "actions.bin" in sentence
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_mutated_state_file_is_damage_and_nothing_else(story: Story, data: Any) -> None:
+    path = story.run / CHECKPOINTS / "18" / STATE
+    content = path.read_bytes()
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(content))] * 2)))
+    mutated = content[:first] + data.draw(st.binary(max_size=9)) + content[last:]
+    try:
+        path.write_bytes(mutated)
+        assert read_state(story.run, 18) is not None
+        assert json.loads(mutated) == json.loads(content)
+    except DamageError:
+        pass
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "fits"),
+    [
+        (1, int, True),
+        (True, int, False),
+        (1, float, True),
+        (1.0, int, False),
+        (False, float, False),
+        ([1, 2], [int], True),
+        ([], [int], True),
+        ([1, "2"], [int], False),
+        ({"a": 1}, {"a": int}, True),
+        ({"a": 1, "b": 2}, {"a": int}, False),
+        ({}, {"a": int}, False),
+        ({"x": 1, "y": 2}, {str: int}, True),
+        ({"x": "1"}, {str: int}, False),
+        (None, {"a": int}, False),
+        ({"a": [{"b": 1.5}]}, {"a": [{"b": float}]}, True),
+    ],
+)
+def test_forms(value: Any, form: Any, fits: bool) -> None:
+    assert has_form(value, form) == fits
+
+
+def test_the_form_of_values_fits_them() -> None:
+    values = {"a": 1, "b": [{"c": 2.5, "d": "x"}]}
+    assert form_of(values) == {"a": int, "b": [{"c": float, "d": str}]}
+    assert has_form(values, form_of(values))

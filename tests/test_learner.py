@@ -1,0 +1,400 @@
+"""The learner: gradient steps against a literal Adam in float64, and what it keeps and restores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lambda_replay.config import NetworkConfig, OptimizerConfig
+from lambda_replay.data import Minibatch
+from lambda_replay.errors import ConfigError
+from lambda_replay.files import load_tensors, save_tensors
+from lambda_replay.learner import Learner, find_device
+from lambda_replay.networks import make_network
+
+CPU = torch.device("cpu")
+Doubles = NDArray[np.float64]
+Loss = Literal["squared", "huber"]
+NUM_INPUTS, NUM_ACTIONS, BATCH = 3, 2, 4
+
+
+def linear_learner(seed: int = 0, **config: Any) -> Learner:
+    """Q(s, ·) = W s + b, nothing hidden."""
+    network = make_network(NetworkConfig(kind="mlp", hidden=()), (1, NUM_INPUTS), NUM_ACTIONS, seed)
+    return Learner(network, OptimizerConfig(batch_size=BATCH, **config), CPU)
+
+
+def minibatches(count: int, seed: int = 0, scale: float = 2.0, batch_size: int = BATCH) -> list[Minibatch]:
+    rng = np.random.default_rng(seed)
+    return [
+        Minibatch(
+            states=rng.normal(size=(batch_size, 1, NUM_INPUTS)).astype(np.float32),
+            actions=rng.integers(NUM_ACTIONS, size=batch_size).astype(np.int32),
+            returns=(scale * rng.normal(size=batch_size)).astype(np.float32),
+            rows=np.arange(batch_size),
+        )
+        for _ in range(count)
+    ]
+
+
+def own_module(seed: int = 0) -> nn.Module:
+    """A user's network, which knows nothing of ours: the same function as the linear learner's, through autograd."""
+    ours = make_network(NetworkConfig(kind="mlp", hidden=()), (1, NUM_INPUTS), NUM_ACTIONS, seed)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(NUM_INPUTS, NUM_ACTIONS))
+    with torch.no_grad():
+        for theirs, value in zip(network.parameters(), ours.parameters(), strict=True):
+            theirs.copy_(value)
+    return network
+
+
+def parameters(learner: Learner) -> list[Doubles]:
+    return [value.double().numpy().copy() for value in learner.weights().values()]
+
+
+def clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def assert_same_weights(one: Learner, other: Learner) -> None:
+    for (name, left), right in zip(one.weights().items(), other.weights().values(), strict=True):
+        assert torch.equal(left, right), name
+
+
+class LiteralAdam:
+    """Kingma & Ba (2015), Algorithm 1, line by line in float64, on Q(s, a) = W s + b and a literal gradient."""
+
+    def __init__(self, weight: Doubles, bias: Doubles, config: OptimizerConfig) -> None:
+        self.values = [weight.copy(), bias.copy()]
+        self._config = config
+        self._means = [np.zeros_like(value) for value in self.values]
+        self._squares = [np.zeros_like(value) for value in self.values]
+        self._step = 0
+
+    def update(self, minibatch: Minibatch) -> tuple[float, float, float]:
+        """One step; the loss, the mean |TD error| and the mean Q(s, a) before it."""
+        weight, bias = self.values
+        gradients = [np.zeros_like(weight), np.zeros_like(bias)]
+        losses, errors, chosen = [], [], []
+        size = len(minibatch.actions)
+        for state, action, target in zip(minibatch.states, minibatch.actions, minibatch.returns, strict=True):
+            features = state.reshape(-1).astype(np.float64)
+            value = float(weight[action] @ features + bias[action])
+            error = float(target) - value
+            if self._config.loss == "squared":
+                loss, slope = error**2, -2 * error
+            else:
+                loss = error**2 / 2 if abs(error) <= 1 else abs(error) - 0.5
+                slope = -float(np.clip(error, -1, 1))
+            gradients[0][action] += slope * features / size
+            gradients[1][action] += slope / size
+            losses.append(loss)
+            errors.append(abs(error))
+            chosen.append(value)
+        if self._config.max_grad_norm is not None:
+            norm = np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+            gradients = [gradient * min(1.0, self._config.max_grad_norm / norm) for gradient in gradients]
+        self._move(gradients)
+        return float(np.mean(losses)), float(np.mean(errors)), float(np.mean(chosen))
+
+    def _move(self, gradients: list[Doubles]) -> None:
+        config = self._config
+        self._step += 1
+        for number, gradient in enumerate(gradients):
+            self._means[number] = config.beta1 * self._means[number] + (1 - config.beta1) * gradient
+            self._squares[number] = config.beta2 * self._squares[number] + (1 - config.beta2) * gradient**2
+            mean = self._means[number] / (1 - config.beta1**self._step)
+            square = self._squares[number] / (1 - config.beta2**self._step)
+            self.values[number] = self.values[number] - config.learning_rate * mean / (np.sqrt(square) + config.epsilon)
+
+
+# --- golden -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_by_hand() -> None:
+    """Q(s, ·) = W s + b with W = 0, b = 0; s = (1, 2, 0), a = 1, R = 3, one sample.
+
+    Loss 9; dL/dQ = −6; the gradient of row 1 is (−6, −12, 0), of its bias −6. Adam's first step moves each parameter by
+    α·g/(|g| + ε) = α·sign(g), up to ε: W₁ = (0.1, 0.1, 0), b₁ = 0.1.
+    """
+    learner = linear_learner(learning_rate=0.1, epsilon=1e-8)
+    learner.load_weights({name: torch.zeros_like(value) for name, value in learner.weights().items()})
+    states = np.array([[[1.0, 2.0, 0.0]]], dtype=np.float32)
+    summary = learner.train([Minibatch(states, np.array([1]), np.array([3.0], dtype=np.float32), rows=np.array([0]))])
+    assert tuple(summary) == (9.0, 3.0, 0.0)
+    weight, bias = parameters(learner)
+    assert_allclose(weight, [[0, 0, 0], [0.1, 0.1, 0]], atol=1e-6)
+    assert_allclose(bias, [0, 0.1], atol=1e-6)
+
+
+def test_the_summary_is_the_mean_over_all_samples_each_before_its_own_step() -> None:
+    config = {"learning_rate": 0.05}
+    learner = linear_learner(**config)
+    literal = LiteralAdam(*parameters(learner), OptimizerConfig(**config))
+    batches = minibatches(5)
+    expected = np.mean([literal.update(batch) for batch in batches], axis=0)
+    assert_allclose(learner.train(batches), expected, rtol=1e-5)
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+CONFIGS: list[dict[str, Any]] = [
+    {"loss": "squared"},
+    {"loss": "huber"},
+    {"loss": "squared", "max_grad_norm": 0.5},
+    {"loss": "huber", "max_grad_norm": 0.1},
+    {"loss": "squared", "max_grad_norm": 1e6},
+    {"beta1": 0.0, "beta2": 0.5, "epsilon": 1e-3},
+    {"beta1": 0.5, "beta2": 0.0, "learning_rate": 0.3},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("is_own", [False, True], ids=["our gradients", "autograd"])
+def test_updates_are_those_of_a_literal_adam(config: dict[str, Any], is_own: bool) -> None:
+    config = {"learning_rate": 0.02, **config}
+    learner = Learner(own_module(), OptimizerConfig(**config), CPU) if is_own else linear_learner(**config)
+    literal = LiteralAdam(*parameters(learner), OptimizerConfig(**config))
+    for batch in minibatches(10):
+        expected = literal.update(batch)
+        assert_allclose(learner.train([batch]), expected, rtol=1e-4, atol=1e-6)
+        for found, wanted in zip(parameters(learner), literal.values, strict=True):
+            assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("state_shape", [(1, 4), (1, 5, 5, 2), (4, 36, 36)])
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_updates_of_every_network_are_those_of_torch(state_shape: tuple[int, ...], loss: Loss) -> None:
+    """Against torch's own losses, autograd, clipping and Adam."""
+    config = OptimizerConfig(learning_rate=1e-3, loss=loss, max_grad_norm=0.7)
+    network = make_network(NetworkConfig(), state_shape, 3, seed=1)
+    theirs = make_network(NetworkConfig(), state_shape, 3, seed=1)
+    learner = Learner(network, config, CPU)
+    adam = torch.optim.Adam(theirs.parameters(), lr=1e-3, eps=config.epsilon)
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        states = rng.integers(256, size=(6, *state_shape), dtype=np.uint8)
+        batch = Minibatch(states, rng.integers(3, size=6), rng.normal(size=6).astype(np.float32), np.arange(6))
+        learner.train([batch])
+        chosen = theirs(torch.from_numpy(states)).gather(1, torch.from_numpy(batch.actions)[:, None])[:, 0]
+        returns = torch.from_numpy(batch.returns)
+        measure = nn.functional.mse_loss if loss == "squared" else nn.functional.huber_loss
+        adam.zero_grad()
+        measure(chosen, returns).backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), 0.7)
+        adam.step()
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(learner.weights()[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_one_call_with_many_minibatches_is_many_calls_with_one() -> None:
+    together, apart = linear_learner(), linear_learner()
+    together.train(minibatches(6))
+    for batch in minibatches(6):
+        apart.train([batch])
+    assert_same_weights(together, apart)
+
+
+def test_q_values_are_the_networks() -> None:
+    learner = linear_learner()
+    weight, bias = parameters(learner)
+    states = minibatches(1)[0].states
+    q_values = learner.q_values(states)
+    assert (q_values.shape, q_values.dtype) == ((BATCH, NUM_ACTIONS), np.dtype(np.float32))
+    assert_allclose(q_values, states[:, 0] @ weight.T + bias, rtol=1e-5)
+
+
+def test_how_a_parameter_lies_in_memory_changes_nothing() -> None:
+    """A user's network may hold its filters with the channels last."""
+
+    def trained(memory_format: torch.memory_format) -> Learner:
+        network = make_network(NetworkConfig(kind="atari"), (4, 36, 36), 3, seed=1)
+        plain = nn.Sequential(*network.children()).to(memory_format=memory_format)  # type: ignore[call-overload]
+        learner = Learner(_Pictures(plain), OptimizerConfig(learning_rate=1e-3), CPU)
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            states = rng.integers(256, size=(4, 4, 36, 36), dtype=np.uint8)
+            learner.train([Minibatch(states, np.array([0, 1, 2, 0]), np.ones(4, dtype=np.float32), np.arange(4))])
+        return learner
+
+    one, other = trained(torch.contiguous_format), trained(torch.channels_last)
+    for left, right in zip(one.weights().values(), other.weights().values(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
+
+
+class _Pictures(nn.Module):
+    def __init__(self, parts: nn.Sequential) -> None:
+        super().__init__()
+        self.convolutions, self.head = parts[0], parts[1]
+
+    def forward(self, states: Tensor) -> Tensor:
+        features: Tensor = self.convolutions(states.float() / 255)
+        q_values: Tensor = self.head(features.flatten(1))
+        return q_values
+
+
+# --- property ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "returns", [np.zeros((BATCH, 1), dtype=np.float32), np.zeros((1, BATCH), dtype=np.float32), np.zeros((), "f4")]
+)
+def test_nothing_is_broadcast_in_silence(returns: NDArray[np.float32]) -> None:
+    batch = minibatches(1)[0]
+    with pytest.raises(AssertionError):
+        linear_learner().train([Minibatch(batch.states, batch.actions, returns, batch.rows)])
+
+
+def test_minibatches_are_only_read() -> None:
+    batch = minibatches(1)[0]
+    before = [array.copy() for array in (batch.states, batch.actions, batch.returns)]
+    learner = linear_learner()
+    learner.train([batch])
+    learner.q_values(batch.states)
+    for array, copy in zip((batch.states, batch.actions, batch.returns), before, strict=True):
+        assert_array_equal(array, copy)
+
+
+def test_states_may_lie_in_memory_as_they_like() -> None:
+    batch = minibatches(1)[0]
+    reversed_states = batch.states[:, :, ::-1].copy()[:, :, ::-1]
+    one, other = linear_learner(), linear_learner()
+    assert_array_equal(one.q_values(batch.states), other.q_values(reversed_states))
+    one.train([batch])
+    other.train([Minibatch(reversed_states, batch.actions, batch.returns, batch.rows)])
+    assert_same_weights(one, other)
+
+
+def test_a_parameter_that_is_not_used_stays_as_it_is() -> None:
+    network = own_module()
+    network.unused = nn.Parameter(torch.ones(3))  # type: ignore[assignment]
+    learner = Learner(network, OptimizerConfig(learning_rate=0.1), CPU)
+    learner.train(minibatches(3))
+    assert learner.weights()["unused"].tolist() == [1, 1, 1]
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    learner = linear_learner()
+    learner.train(minibatches(3))
+    learner.q_values(minibatches(1)[0].states)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_gradient_clipping_bounds_the_first_step_of_plain_descent() -> None:
+    """With β₁ = β₂ = 0 and ε far above |g|, Adam's step is α·g/ε, so its length shows the clipped norm."""
+    for bound, is_clipped in ((0.01, True), (1e6, False)):
+        learner = linear_learner(learning_rate=1.0, beta1=0.0, beta2=0.0, epsilon=1e6, max_grad_norm=bound)
+        before = parameters(learner)
+        learner.load_weights({name: value * 0 for name, value in learner.weights().items()})
+        learner.train(minibatches(1, scale=100.0))
+        after = parameters(learner)
+        norm = 1e6 * np.sqrt(sum(float((value**2).sum()) for value in after))
+        assert (norm == pytest.approx(0.01, rel=1e-3)) == is_clipped
+        assert len(before) == len(after)
+
+
+# --- saving and restoring ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("updates_before", [0, 5])
+def test_restored_from_files_it_goes_on_exactly(tmp_path: Path, updates_before: int) -> None:
+    config: dict[str, Any] = {"learning_rate": 0.02, "max_grad_norm": 1.0}
+    learner = linear_learner(**config)
+    if updates_before:
+        learner.train(minibatches(updates_before))
+    save_tensors(tmp_path / "weights", learner.weights())
+    save_tensors(tmp_path / "optimizer", learner.optimizer_state())
+    expected = learner.train(minibatches(5, seed=9))
+
+    restored = linear_learner(seed=99, **config)
+    restored.load_weights(load_tensors(tmp_path / "weights"))
+    restored.load_optimizer_state(load_tensors(tmp_path / "optimizer"))
+    assert restored.train(minibatches(5, seed=9)) == expected
+    assert_same_weights(learner, restored)
+    for name, value in learner.optimizer_state().items():
+        assert torch.equal(value, restored.optimizer_state()[name]), name
+
+
+def test_without_the_optimizers_state_it_does_not(tmp_path: Path) -> None:
+    learner = linear_learner(learning_rate=0.02)
+    learner.train(minibatches(5))
+    other = linear_learner(learning_rate=0.02)
+    other.load_weights(clones(learner.weights()))
+    learner.train(minibatches(1, seed=9))
+    other.train(minibatches(1, seed=9))
+    assert not all(torch.equal(value, other.weights()[name]) for name, value in learner.weights().items())
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    learner = linear_learner()
+    for hidden, inputs in (((4,), NUM_INPUTS), ((), NUM_INPUTS + 1)):
+        network = make_network(NetworkConfig(kind="mlp", hidden=hidden), (1, inputs), NUM_ACTIONS, seed=0)
+        with pytest.raises(ConfigError, match="another network"):
+            learner.load_weights(dict(network.state_dict()))
+
+
+def test_a_frozen_copy_stays_until_it_is_copied_to() -> None:
+    learner = linear_learner()
+    target = learner.frozen_copy()
+    states = minibatches(1)[0].states
+    before = learner.q_values(states)
+    learner.train(minibatches(4))
+    assert_array_equal(target.q_values(states), before)
+    assert (learner.q_values(states) != before).any()
+    learner.copy_weights_to(target)
+    assert_array_equal(target.q_values(states), learner.q_values(states))
+    learner.train(minibatches(1))
+    assert (target.q_values(states) != learner.q_values(states)).any()
+
+
+def test_a_copy_does_not_disturb_training() -> None:
+    alone, copied = linear_learner(), linear_learner()
+    target = copied.frozen_copy()
+    for batch in minibatches(4):
+        alone.train([batch])
+        copied.train([batch])
+        copied.copy_weights_to(target)
+    assert_same_weights(alone, copied)
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def set_devices(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "device"),
+    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto_is_the_fastest_device_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, device: str
+) -> None:
+    set_devices(monkeypatch, cuda=cuda, mps=mps)
+    assert find_device("auto").type == device
+    assert find_device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_a_device_that_is_not_there_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: Literal["cuda", "mps"]
+) -> None:
+    set_devices(monkeypatch, cuda=False, mps=False)
+    with pytest.raises(ConfigError) as caught:
+        find_device(name)
+    assert f"the device {name} is not there" in str(caught.value)
+    assert "use cpu or auto" in str(caught.value)
+
+
+def test_the_learner_is_on_the_device_it_was_given() -> None:
+    assert linear_learner().device == CPU
+    assert all(value.device == CPU for value in linear_learner().weights().values())

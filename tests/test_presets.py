@@ -1,0 +1,172 @@
+"""The presets, value by value where the paper or the design fixes one; the others were measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lambda_replay.agents import parse_agent_estimator
+from lambda_replay.config import AgentName, RunConfig, from_dict, to_dict
+from lambda_replay.envs import make_environment
+from lambda_replay.errors import ConfigError
+from lambda_replay.networks import MLP, AtariNetwork, MinAtarNetwork, make_network
+from lambda_replay.presets import PRESETS, default_preset, make_config
+
+AGENTS: tuple[AgentName, ...] = ("dqn-lambda", "dqn")
+ENVS = ("atari/pong", "minatar/breakout", "CartPole-v1")
+
+PAPER: dict[str, Any] = {
+    "steps": 10_000_000,
+    "envs": 1,
+    "discount": 0.99,
+    "flicker": 0.0,
+    "memory.capacity": 1_000_000,
+    "memory.start": 50_000,
+    "memory.history": 4,
+    "exploration.start": 1.0,
+    "exploration.end": 0.1,
+    "exploration.steps": 1_000_000,
+    "optimizer.batch_size": 32,
+    "optimizer.learning_rate": 1e-4,
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.999,
+    "optimizer.epsilon": 1e-4,
+    "optimizer.loss": "squared",
+    "optimizer.max_grad_norm": None,
+    "atari.frame_skip": 4,
+    "atari.noop_max": 30,
+    "atari.max_frames": 108_000,
+    "atari.life_loss_terminal": True,
+    "atari.clip_rewards": True,
+    "atari.sticky": 0.0,
+    "atari.fire_on_reset": False,
+    "atari.all_actions": False,
+}
+PAPER_CACHE: dict[str, Any] = {
+    "agent": "dqn-lambda",
+    "cache.refresh_every": 10_000,
+    "cache.size": 80_000,
+    "cache.block_length": 100,
+    "cache.updates_per_refresh": 2_500,
+    "cache.schedule": "burst",
+    "cache.tail": 0,
+    "cache.priority_quantile": 0.5,
+}
+PAPER_TARGET: dict[str, Any] = {
+    "agent": "dqn",
+    "estimator": "nstep:3",
+    "target.copy_every": 10_000,
+    "target.update_every": 4,
+}
+MINATAR: dict[str, Any] = {
+    "memory.capacity": 100_000,
+    "memory.start": 5_000,
+    "memory.history": 1,
+    "discount": 0.99,
+    "exploration.start": 1.0,
+    "exploration.end": 0.1,
+    "exploration.steps": 100_000,
+}
+CLASSIC: dict[str, Any] = {
+    "memory.capacity": 50_000,
+    "memory.start": 1_000,
+    "memory.history": 1,
+    "discount": 0.99,
+    "steps": 50_000,
+}
+
+
+def values_of(config: RunConfig, names: dict[str, Any]) -> dict[str, Any]:
+    def value(name: str) -> Any:
+        owner: Any = config
+        for part in name.split("."):
+            owner = getattr(owner, part)
+        return owner
+
+    return {name: value(name) for name in names}
+
+
+# --- golden -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "agent", "table"),
+    [
+        ("atari/pong", "dqn-lambda", PAPER | PAPER_CACHE),
+        ("atari/breakout", "dqn", PAPER | PAPER_TARGET),
+        ("minatar/breakout", "dqn-lambda", MINATAR),
+        ("minatar/asterix", "dqn", MINATAR | {"estimator": "nstep:3"}),
+        ("CartPole-v1", "dqn-lambda", CLASSIC),
+        ("CartPole-v1", "dqn", CLASSIC | {"estimator": "nstep:3"}),
+    ],
+)
+def test_the_table_of_the_design(env: str, agent: AgentName, table: dict[str, Any]) -> None:
+    assert values_of(make_config(env, agent=agent), table) == table
+
+
+def test_minatar_takes_a_million_steps_and_a_quarter_as_many_updates() -> None:
+    config = make_config("minatar/breakout")
+    assert config.steps >= 1_000_000
+    assert config.cache is not None
+    assert config.cache.updates_per_refresh == config.cache.refresh_every // 4
+
+
+@pytest.mark.parametrize(
+    ("env", "network"), [("atari/pong", AtariNetwork), ("minatar/breakout", MinAtarNetwork), ("CartPole-v1", MLP)]
+)
+def test_the_network_is_that_of_the_table(env: str, network: type) -> None:
+    config = make_config(env)
+    spec = make_environment(config).spec
+    state_shape = (config.memory.history, *spec.observation_shape)
+    assert isinstance(make_network(config.network, state_shape, spec.num_actions, seed=0), network)
+
+
+@pytest.mark.parametrize(
+    ("env", "preset"),
+    [
+        ("atari/pong", "paper"),
+        ("minatar/freeway", "minatar"),
+        ("CartPole-v1", "classic"),
+        ("package:Env-v0", "classic"),
+        ("atari-like-v0", "classic"),
+    ],
+)
+def test_the_preset_that_suits_an_environment(env: str, preset: str) -> None:
+    assert default_preset(env) == preset
+    assert make_config(env) == make_config(env, preset)
+
+
+# --- property ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_preset_is_complete_for_every_environment_and_agent(env: str, preset: str, agent: AgentName) -> None:
+    config = make_config(env, preset, agent)
+    assert (config.env, config.agent, config.seed) == (env, agent, 0)
+    assert (config.cache is None, config.target is None) == (agent == "dqn", agent == "dqn-lambda")
+    assert (config.atari is not None, config.minatar is not None) == (env[:5] == "atari", env[:7] == "minatar")
+    assert from_dict(to_dict(config)) == config
+    parse_agent_estimator(config)
+    assert config.steps > config.memory.start  # so that something is learnt
+
+
+def test_a_config_is_made_anew_each_time() -> None:
+    assert make_config("CartPole-v1") == make_config("CartPole-v1")
+    assert make_config("CartPole-v1") is not make_config("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("preset", "agent", "words"),
+    [
+        ("fast", "dqn-lambda", ["no preset 'fast'", "paper, minatar, classic"]),
+        ("paper", "sarsa", ["no agent 'sarsa'", "dqn-lambda or dqn"]),
+    ],
+)
+def test_unknown_names_are_one_sentence(preset: str, agent: Any, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config("CartPole-v1", preset, agent)
+    assert all(word in str(caught.value) for word in words)
+    assert "\n" not in str(caught.value)
