@@ -7,13 +7,16 @@ line too.
 from __future__ import annotations
 
 from itertools import cycle
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from lambda_replay.agents import make_agent
 from lambda_replay.config import (
     CacheConfig,
     ExplorationConfig,
@@ -24,7 +27,9 @@ from lambda_replay.config import (
     TargetConfig,
     override,
 )
-from lambda_replay.envs import EnvironmentSpec, Step
+from lambda_replay.envs import Environment, EnvironmentSpec, Step
+from lambda_replay.loop import Loop
+from lambda_replay.randomness import make_streams
 
 NUM_STATES = 5
 LEFT, RIGHT = 0, 1
@@ -137,36 +142,55 @@ _register("ContinuousActions-v0", WrongSpaces, observations=_VECTOR, actions=spa
 _register("DictObservations-v0", WrongSpaces, observations=spaces.Dict({"a": _VECTOR}), actions=spaces.Discrete(2))
 
 
+class Tape(list[Any]):
+    """What happened, in order; whoever writes on it may be copied, the tape is not."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tape:
+        return self
+
+
+class Taken(NamedTuple):
+    """A step as the environment saw it."""
+
+    action: int
+    step: Step
+
+
 @final
 class Scripted:
     """Follows a script, over and over, whatever the actions: one letter per step.
 
     "." the game goes on · "L" a life is lost: terminated, but the game goes on · "T" the game terminates · "U" it is
-    truncated. Every observation holds its own number, from 1 on, and the number of the game; nothing else makes it
-    differ. The reward of the step that leads to observation n is ``reward_of(n)`` and its score ten times that.
+    truncated. Every observation holds its own number and the number of the game; the number of the first one is given,
+    the others follow. The reward of the step that leads to observation n is ``reward_of(n)``, its score ten times that.
     """
 
-    def __init__(self, script: str, num_actions: int = 3, first_observation: int = 1, tape: Any = None) -> None:
+    def __init__(
+        self, script: str, num_actions: int = 3, first_observation: int = 1, tape: list[Any] | None = None
+    ) -> None:
         self._letters = cycle(script)
         self._count, self._games = first_observation - 1, 0
         self._spec = EnvironmentSpec((2,), np.dtype(np.float32), num_actions, tuple("abcdefgh"[:num_actions]))
-        self.tape: list[Any] = [] if tape is None else tape
+        self._tape = Tape() if tape is None else tape
+        self.taken: dict[int, Taken] = {}  # by the number of the observation it was taken in
+        self.seeds: list[int] = []
 
     @property
     def spec(self) -> EnvironmentSpec:
         return self._spec
 
     def reset(self, seed: int) -> Observation:
-        self.tape.append(("reset", seed))
+        self._tape.append(("reset", seed))
+        self.seeds.append(seed)
         self._games += 1
         return self._observe()
 
     def step(self, action: int) -> Step:
-        self.tape.append(("step", action))
-        letter = next(self._letters)
+        self._tape.append(("step", action))
+        letter, number = next(self._letters), self._count
         observation = self._observe()
         reward = reward_of(self._count)
-        return Step(
+        step = Step(
             observation=observation,
             reward=reward,
             terminated=letter in "LT",
@@ -174,16 +198,46 @@ class Scripted:
             game_over=letter in "TU",
             score=10 * reward,
         )
+        self.taken[number] = Taken(action, step)
+        return step
 
     def render(self) -> NDArray[np.uint8]:
         return np.full((4, 4, 3), self._count % 256, dtype=np.uint8)
 
     def close(self) -> None:
-        self.tape.append(("close",))
+        self._tape.append(("close",))
 
     def _observe(self) -> Observation:
         self._count += 1
         return np.array([self._count, self._games], dtype=np.float32)
+
+
+class TapeNetwork(nn.Module):
+    """Q(s, ·) = W·s/100 + b over the flattened state; writes ("q" or "update", states, Q-values) on the tape.
+
+    A user's own module like any other, so autograd is on exactly where a gradient is wanted.
+    """
+
+    def __init__(self, tape: list[Any], num_actions: int = 3, history: int = 1) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2 * history, num_actions)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in self.layer.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        self._tape = tape
+
+    def forward(self, states: Tensor) -> Tensor:
+        q_values: Tensor = self.layer(states.flatten(1) / 100)
+        kind = "update" if torch.is_grad_enabled() else "q"
+        self._tape.append((kind, states.numpy().copy(), q_values.detach().numpy().copy()))
+        return q_values
+
+
+def make_loop(config: RunConfig, environments: list[Environment], network: nn.Module | None = None) -> Loop:
+    """The real loop with the config's real agent around the given environments."""
+    streams = make_streams(config.seed, config.envs)
+    return Loop(config, environments, make_agent(config, environments[0].spec, streams, network=network), streams)
 
 
 def reward_of(observation_number: int) -> float:

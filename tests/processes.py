@@ -80,7 +80,12 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(SOURCE), str(Path(__file__).parent)]),
+                "OMP_NUM_THREADS": "1",
+                "COLUMNS": "200",
+            },
         )
 
     def start(self, *arguments: str | Path, largest_file: int | None = None, die_at: int | None = None) -> Child:
@@ -199,7 +204,7 @@ def _watch(arguments: Sequence[str], die_at: int) -> list[int]:
         count()
         fsync(descriptor)
 
-    os.fsync = counted_fsync
+    os.fsync = counted_fsync  # type: ignore[assignment]
     sys.addaudithook(hook)
     return counter
 

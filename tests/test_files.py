@@ -112,7 +112,7 @@ def test_tensors_are_readable_for_others_and_equal_tensors_make_equal_files(tmp_
     save_tensors(paths[0], TENSORS, {"a": "1", "b": "2"})
     save_tensors(paths[1], dict(reversed(TENSORS.items())), {"b": "2", "a": "1"})
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    with safe_open(paths[0], framework="pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(paths[0], framework="pt") as file:
         assert set(file.keys()) == set(TENSORS)
         assert list(file.metadata()) == [VOUCHER]
 

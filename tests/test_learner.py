@@ -70,8 +70,8 @@ def assert_same_weights(one: Learner, other: Learner) -> None:
 class LiteralAdam:
     """Kingma & Ba (2015), Algorithm 1, line by line in float64, on Q(s, a) = W s + b and a literal gradient."""
 
-    def __init__(self, weight: Doubles, bias: Doubles, config: OptimizerConfig) -> None:
-        self.values = [weight.copy(), bias.copy()]
+    def __init__(self, values: list[Doubles], config: OptimizerConfig) -> None:
+        self.values = values  # W, b
         self._config = config
         self._means = [np.zeros_like(value) for value in self.values]
         self._squares = [np.zeros_like(value) for value in self.values]
@@ -129,14 +129,13 @@ def test_a_step_by_hand() -> None:
     summary = learner.train([Minibatch(states, np.array([1]), np.array([3.0], dtype=np.float32), rows=np.array([0]))])
     assert tuple(summary) == (9.0, 3.0, 0.0)
     weight, bias = parameters(learner)
-    assert_allclose(weight, [[0, 0, 0], [0.1, 0.1, 0]], atol=1e-6)
-    assert_allclose(bias, [0, 0.1], atol=1e-6)
+    assert_allclose(weight, np.array([[0, 0, 0], [0.1, 0.1, 0]]), atol=1e-6)
+    assert_allclose(bias, np.array([0, 0.1]), atol=1e-6)
 
 
 def test_the_summary_is_the_mean_over_all_samples_each_before_its_own_step() -> None:
-    config = {"learning_rate": 0.05}
-    learner = linear_learner(**config)
-    literal = LiteralAdam(*parameters(learner), OptimizerConfig(**config))
+    learner = linear_learner(learning_rate=0.05)
+    literal = LiteralAdam(parameters(learner), OptimizerConfig(learning_rate=0.05))
     batches = minibatches(5)
     expected = np.mean([literal.update(batch) for batch in batches], axis=0)
     assert_allclose(learner.train(batches), expected, rtol=1e-5)
@@ -160,7 +159,7 @@ CONFIGS: list[dict[str, Any]] = [
 def test_updates_are_those_of_a_literal_adam(config: dict[str, Any], is_own: bool) -> None:
     config = {"learning_rate": 0.02, **config}
     learner = Learner(own_module(), OptimizerConfig(**config), CPU) if is_own else linear_learner(**config)
-    literal = LiteralAdam(*parameters(learner), OptimizerConfig(**config))
+    literal = LiteralAdam(parameters(learner), OptimizerConfig(**config))
     for batch in minibatches(10):
         expected = literal.update(batch)
         assert_allclose(learner.train([batch]), expected, rtol=1e-4, atol=1e-6)
@@ -214,29 +213,21 @@ def test_how_a_parameter_lies_in_memory_changes_nothing() -> None:
     """A user's network may hold its filters with the channels last."""
 
     def trained(memory_format: torch.memory_format) -> Learner:
-        network = make_network(NetworkConfig(kind="atari"), (4, 36, 36), 3, seed=1)
-        plain = nn.Sequential(*network.children()).to(memory_format=memory_format)  # type: ignore[call-overload]
-        learner = Learner(_Pictures(plain), OptimizerConfig(learning_rate=1e-3), CPU)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            network = nn.Sequential(nn.Flatten(1, 2), nn.Conv2d(6, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+        network[1].to(memory_format=memory_format)  # type: ignore[call-overload]
+        learner = Learner(network, OptimizerConfig(learning_rate=1e-2), CPU)
         rng = np.random.default_rng(0)
-        for _ in range(3):
-            states = rng.integers(256, size=(4, 4, 36, 36), dtype=np.uint8)
-            learner.train([Minibatch(states, np.array([0, 1, 2, 0]), np.ones(4, dtype=np.float32), np.arange(4))])
+        for _ in range(5):
+            states = rng.normal(size=(4, 2, 3, 5, 5)).astype(np.float32)
+            returns = rng.normal(size=4).astype(np.float32)
+            learner.train([Minibatch(states, np.array([0, 1, 2, 0]), returns, np.arange(4))])
         return learner
 
     one, other = trained(torch.contiguous_format), trained(torch.channels_last)
     for left, right in zip(one.weights().values(), other.weights().values(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
-
-
-class _Pictures(nn.Module):
-    def __init__(self, parts: nn.Sequential) -> None:
-        super().__init__()
-        self.convolutions, self.head = parts[0], parts[1]
-
-    def forward(self, states: Tensor) -> Tensor:
-        features: Tensor = self.convolutions(states.float() / 255)
-        q_values: Tensor = self.head(features.flatten(1))
-        return q_values
 
 
 # --- property ---------------------------------------------------------------------------------------------------------
@@ -273,7 +264,7 @@ def test_states_may_lie_in_memory_as_they_like() -> None:
 
 def test_a_parameter_that_is_not_used_stays_as_it_is() -> None:
     network = own_module()
-    network.unused = nn.Parameter(torch.ones(3))  # type: ignore[assignment]
+    network.unused = nn.Parameter(torch.ones(3))
     learner = Learner(network, OptimizerConfig(learning_rate=0.1), CPU)
     learner.train(minibatches(3))
     assert learner.weights()["unused"].tolist() == [1, 1, 1]
@@ -285,6 +276,22 @@ def test_the_global_random_state_is_left_alone() -> None:
     learner.train(minibatches(3))
     learner.q_values(minibatches(1)[0].states)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_training_leaves_the_callers_arithmetic_as_it_was() -> None:
+    """Numbers too small to be normal are not flushed to zero afterwards: that is a setting of the whole thread."""
+
+    def is_flushed() -> bool:
+        tiny = np.array([np.finfo(np.float64).smallest_subnormal])
+        return (tiny * 1.0).tobytes() == bytes(8)  # the bits, for comparisons would flush as well
+
+    torch.set_flush_denormal(False)
+    try:
+        assert not is_flushed()
+        linear_learner().train(minibatches(2))
+        assert not is_flushed()
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def test_gradient_clipping_bounds_the_first_step_of_plain_descent() -> None:

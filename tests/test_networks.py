@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -130,10 +131,10 @@ def test_states_become_one_row_of_q_values_each(
 def test_pixels_are_scaled_and_nothing_else_is(kind: Kind, state_shape: tuple[int, ...]) -> None:
     network = make(kind, state_shape)
     pixels = some_states(3, state_shape, torch.uint8)
-    assert torch.equal(network(pixels), network(pixels.float() / 255))
+    torch.testing.assert_close(network(pixels), network(pixels.float() / 255), rtol=1e-4, atol=1e-5)
     planes = some_states(3, state_shape, torch.bool)
     assert torch.equal(network(planes), network(planes.float()))
-    assert not torch.equal(network(planes), network(planes.float() / 255))
+    assert not torch.allclose(network(planes), network(planes.float() / 255), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "side"), [("minatar", 10), ("atari", 40)])
@@ -144,7 +145,55 @@ def test_channels_and_history_are_one_axis_in_the_order_of_time(kind: Kind, side
     flat.load_state_dict(with_channels.state_dict())
     states = some_states(2, (2, side, side, 3), torch.uint8)
     planes = torch.stack([states[:, frame, :, :, channel] for frame in range(2) for channel in range(3)], dim=1)
-    assert torch.equal(with_channels(states), flat(planes))
+    torch.testing.assert_close(with_channels(states), flat(planes), rtol=1e-4, atol=1e-5)
+
+
+def test_the_atari_networks_filters() -> None:
+    """Mnih et al. (2015): 32 of 8×8 with stride 4, 64 of 4×4 with stride 2, 64 of 3×3 with stride 1."""
+    filters = [layer for layer in make("atari", (4, 84, 84)).modules() if isinstance(layer, nn.Conv2d)]
+    found = [(layer.out_channels, layer.kernel_size, layer.stride) for layer in filters]
+    assert found == [(32, (8, 8), (4, 4)), (64, (4, 4), (2, 2)), (64, (3, 3), (1, 1))]
+
+
+def summing_minatar_network() -> nn.Module:
+    """One whose output is the plain sum of all outputs of its filters, so that the filters can be looked at."""
+    network = make("minatar", (1, 12, 12, 2), num_actions=1)
+    assert isinstance(network, MinAtarNetwork)
+    with torch.no_grad():
+        for layer, scale in ((network.hidden, 1.0), (network.output, 1 / 128)):
+            layer.weight.fill_(scale)
+            layer.bias.zero_()
+    return network
+
+
+def test_the_minatar_networks_filters_are_the_same_everywhere() -> None:
+    """A pattern moved about away from the border, where every filter sees it whole, changes nothing in the sum."""
+    network = summing_minatar_network()
+    pattern = some_states(1, (2, 3, 2), torch.bool)[0].float()
+    sums = []
+    for row, column in ((2, 2), (2, 7), (8, 2), (5, 4)):
+        state = torch.zeros(1, 1, 12, 12, 2)
+        state[0, 0, row : row + 2, column : column + 3] = pattern
+        sums.append(network(state).item())
+    assert sums == pytest.approx([sums[0]] * 4, rel=1e-5)
+    assert sums[0] != pytest.approx(network(torch.zeros(1, 1, 12, 12, 2)).item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(("distance", "is_seen_together"), [(1, True), (2, True), (3, False), (5, False)])
+def test_the_minatar_networks_filters_span_three_pixels(distance: int, is_seen_together: bool) -> None:
+    """Two pixels add up exactly if no filter sees both, and do not if one does."""
+    network = summing_minatar_network()
+
+    def effect(*pixels: tuple[int, int]) -> float:
+        state = torch.zeros(1, 1, 12, 12, 2)
+        for row, column in pixels:
+            state[0, 0, row, column, 1] = 5.0  # far above the biases, so that relu bends
+        return float((network(state) - network(torch.zeros(1, 1, 12, 12, 2))).item())
+
+    here = (3, 3)
+    for there in ((3 + distance, 3), (3, 3 + distance)):
+        is_sum = effect(here, there) == pytest.approx(effect(here) + effect(there), rel=1e-4)
+        assert is_sum != is_seen_together
 
 
 GRADIENT_CASES: list[tuple[Kind, tuple[int, ...], dict[str, Any]]] = [
@@ -163,9 +212,8 @@ GRADIENT_CASES: list[tuple[Kind, tuple[int, ...], dict[str, Any]]] = [
 def test_a_networks_own_gradients_are_those_of_autograd(
     kind: Kind, state_shape: tuple[int, ...], config: dict[str, Any], dtype: torch.dtype, num_states: int
 ) -> None:
-    network = make(kind, state_shape, **config).double()
+    network = make(kind, state_shape, **config)
     assert isinstance(network, GivesGradients)
-    network.float()
     states = some_states(num_states, state_shape, dtype)
     q_gradient = some_states(num_states, (3,), torch.float32, seed=1)
     expected = torch.autograd.grad(network(states), list(network.parameters()), q_gradient)
@@ -195,8 +243,6 @@ def test_a_unit_that_is_exactly_zero_has_no_gradient() -> None:
 
 @pytest.mark.parametrize(("kind", "state_shape"), [("mlp", (1, 4)), ("minatar", (1, 5, 5, 2))])
 def test_a_copied_network_computes_with_its_own_weights(kind: Kind, state_shape: tuple[int, ...]) -> None:
-    import copy
-
     network = make(kind, state_shape)
     states = some_states(2, state_shape, torch.float32)
     before = network(states)

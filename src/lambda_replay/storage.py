@@ -22,7 +22,10 @@ def allocate(directory: Path | None, name: str, shape: tuple[int, ...], dtype: D
         directory.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             # Claim the disk space now: a full disk later would kill the process (SIGBUS) instead of raising an error.
-            os.posix_fallocate(file.fileno(), 0, wanted)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, wanted)
+            else:  # macOS has no such call
+                file.truncate(wanted)
     found = path.stat().st_size
     if found != wanted:
         raise DamageError(

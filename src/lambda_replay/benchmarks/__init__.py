@@ -1,1 +1,1 @@
-"""Measuring speed on this machine, ours and that of our peers at equal settings; what is printed of it is the command line's."""
+"""Measuring speed on this machine, ours and our peers' at equal settings; printing it is the command line's."""

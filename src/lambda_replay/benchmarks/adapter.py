@@ -1,4 +1,4 @@
-"""Our environments as gymnasium environments, so that every peer steps the very same emulator; only the peers need it."""
+"""Our environments as gymnasium environments, so that every peer steps the very same emulator; only peers need it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lambda_replay.envs import Environment, make_environment
 from lambda_replay.loop import LARGEST_SEED
 
 
-class GymnasiumAdapter(gymnasium.Env[NDArray[Any], int]):
-    """One of our environments with stacked states: pixels uint8 [4, 84, 84], planes uint8 [C, 10, 10], or vectors float32.
+class GymnasiumAdapter(gymnasium.Env[NDArray[Any], Any]):
+    """One of our environments with stacked states: pixels uint8 [4, 84, 84], planes uint8 [C, 10, 10], vectors float32.
 
     A lost life ends the episode but not the game: the next reset goes on with the game, as in our own loop.
     """
@@ -44,7 +44,7 @@ class GymnasiumAdapter(gymnasium.Env[NDArray[Any], int]):
             return self._state, {}
         return self._stack(newest, np.zeros_like(self._state)), {}
 
-    def step(self, action: int) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         step = self._environment.step(int(action))
         self._is_game_over = step.game_over
         state = self._stack(step.observation, self._state)

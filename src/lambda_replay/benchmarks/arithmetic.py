@@ -1,4 +1,4 @@
-"""The machine's sgemm peak and the arithmetic that an algorithm needs per agent step: together the bound on its speed."""
+"""The machine's sgemm peak and the arithmetic an algorithm needs per agent step: together the bound on its speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark as a whole: rounds over all contenders, each measurement in a process of its own, and what comes out of them.
+"""The benchmark as a whole: rounds over all contenders, each measurement in a process of its own, and the results.
 
 A noisy machine shall not decide: contenders take turns within a round, the order is reversed in every other round, and
 ratios are taken between measurements of the same round.
@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -167,7 +168,7 @@ class _Runner:
         return {"threads": job.threads, **values}
 
     def add_bounds(self, rows: list[dict[str, Any]], peak: dict[int, float]) -> None:
-        """To each row the arithmetic of its algorithm, and the share of the machine's peak that its speed amounts to."""
+        """To each row the arithmetic of its algorithm, and the share of the machine's peak that its speed comes to."""
         workloads = {workload.name: workload for workload in self._plan.workloads}
         known: dict[tuple[str, str], dict[str, Any]] = {}
         for row in rows:
@@ -246,10 +247,16 @@ def run_task(
         except subprocess.TimeoutExpired as error:
             raise Fault(f"it took longer than {PATIENCE:.0f} seconds") from error
         if finished.returncode != 0 or not result.exists():
-            lines = finished.stderr.strip().splitlines()
-            raise Fault(lines[-1] if lines else f"exit code {finished.returncode}")
+            raise Fault(_reason(finished.stderr) or f"exit code {finished.returncode}")
         values: dict[str, Any] = json.loads(result.read_text())
         return values
+
+
+def _reason(complaint: str) -> str:
+    """The line of a traceback that names the error."""
+    lines = [line for line in complaint.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Fault|Interrupt)\b", line)]
+    return (named or lines or [""])[-1]
 
 
 def _rows(key: Key, samples: Samples) -> list[dict[str, Any]]:

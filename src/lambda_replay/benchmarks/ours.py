@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -11,12 +12,12 @@ from lambda_replay.loop import Boundary, Event
 from lambda_replay.runner import start_run
 
 
-class _Over(Exception):  # noqa: N818  the way out of a run that would go on for ever
-    pass
+class _Over(Exception):
+    """The way out of a run that would go on for ever."""
 
 
 def measure(job: Job) -> Measurement:
-    """Steps per second over whole cycles, from one refresh (or target copy) to another; the first cycle is the warm-up."""
+    """Steps per second over whole cycles, from one refresh (or target copy) to another; the first one is warm-up."""
     config = run_config(job)
     stopwatch = Stopwatch(config.memory.start + job.workload.refresh_every, job.seconds)
 
@@ -26,10 +27,9 @@ def measure(job: Job) -> Measurement:
 
     with tempfile.TemporaryDirectory() as directory:
         run = start_run(Path(directory) / "run", config)
-        try:
+        with contextlib.suppress(_Over):
             run.train(on_event)
-        except _Over:
-            pass
+        run.close()
     memory, weights = run.agent.memory, run.agent.learner.weights()
     return stopwatch.result(
         replay_bytes_per_step=memory.nbytes / (memory.num_streams * memory.ring),

@@ -75,7 +75,8 @@ def _learning(agent: Agent, config: RunConfig, budget: float) -> dict[str, float
 
     rows = sample()
     parts["refresh: sampling"] = seconds_per_call(sample, budget) / every
-    parts["diagnostics"] += seconds_per_call(lambda: describe_samples(agent.memory, cache, rows), budget) / every
+    ages = agent.memory.ages(cache.slots.reshape(config.cache.num_blocks, -1))
+    parts["diagnostics"] += seconds_per_call(lambda: describe_samples(cache, rows, ages), budget) / every
     some = cycle(rows[:NUM_MINIBATCHES])
     parts["training: gathering"] = seconds_per_call(lambda: cache.minibatch(next(some)), budget) / STEPS_PER_UPDATE
     minibatches = [cache.minibatch(batch) for batch in rows[:NUM_MINIBATCHES]]
@@ -93,7 +94,9 @@ def _refresh(
     states, chunks_per_step = memory.states(flat), slots.size / chunk_size / every
     gather = seconds_per_call(lambda: memory.states(flat), budget) * chunks_per_step
     forward = seconds_per_call(lambda: learner.q_values(states), 2 * budget) * chunks_per_step
-    block = make_block(memory, slots, learner.q_values, discount=config.discount, chunk_size=chunk_size)
+    block = make_block(
+        memory, slots, memory.transitions(slots), learner.q_values, discount=config.discount, chunk_size=chunk_size
+    )
     estimator = parse_estimator(config.estimator)
 
     def make_cache() -> Cache:

@@ -21,18 +21,17 @@ def draw_speed(results: dict[str, Any], path: Path) -> None:
     columns = max(1, len({envs for _, envs in panels}))
     lines = -(-len(panels) // columns)
     most = max(len(rows) for rows in panels.values())
-    figure, axes = pyplot.subplots(
-        lines, columns, figsize=(6.6 * columns, lines * (0.36 * most + 0.85) + 0.9), squeeze=False, layout="constrained"
-    )
+    size = (6.6 * columns + 1.2, lines * (0.36 * most + 0.85) + 1.1)
+    figure, axes = pyplot.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
     for axis, ((workload, envs), rows) in zip(axes.flat, panels.items(), strict=False):
         _draw_panel(axis, headline(workload, envs), rows, with_names=axis in axes[:, 0])
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    figure.suptitle("Training speed at equal settings: steps per second, and × Stable-Baselines3", color=INK, size=13)
+    figure.suptitle("Training speed at equal settings\nsteps per second, and × Stable-Baselines3", color=INK, size=12)
     machine, settings = results["machine"], results["settings"]
     figure.supxlabel(
-        f"{machine['processor']}, {settings['cores']} cores; median of {settings['repeats']} interleaved rounds, whiskers "
-        "from lowest to highest; the dashed line is the sgemm-peak bound of dqn-lambda",
+        f"{machine['processor']}, {settings['cores']} core(s); median of {settings['repeats']} interleaved round(s),\n"
+        "whiskers from lowest to highest; dashed: the sgemm-peak bound of dqn-lambda, where it is near",
         color=FAINT,
         size=8,
     )

@@ -27,7 +27,7 @@ def atari_layers(num_actions: int) -> list[nn.Module]:
         nn.ReLU(),
         nn.Conv2d(64, 64, 3, 1),
         nn.ReLU(),
-        nn.Flatten(),
+        nn.Flatten(-3),
         nn.Linear(3136, 512),
         nn.ReLU(),
         nn.Linear(512, num_actions),
@@ -36,7 +36,7 @@ def atari_layers(num_actions: int) -> list[nn.Module]:
 
 def minatar_features(channels: int) -> list[nn.Module]:
     """Young & Tian 2019, for states [C, 10, 10], without the last layer."""
-    return [nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 128), nn.ReLU()]
+    return [nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(-3), nn.Linear(1024, 128), nn.ReLU()]
 
 
 def mlp_layers(inputs: int, num_actions: int) -> list[nn.Module]:

@@ -1,19 +1,19 @@
-"""What one refresh costs: the recursions and the sampling at the paper's size, and the gathering as the memory grows."""
+"""What one refresh costs: recursions and sampling at the paper's size, and the gathering as the memory grows."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from lambda_replay import parse_estimator
-
 from lambda_replay.benchmarks.parts import seconds_per_call
 from lambda_replay.cache import Cache, prioritized
 from lambda_replay.config import NetworkConfig, OptimizerConfig
 from lambda_replay.data import Block
-from lambda_replay.estimators import explain
+from lambda_replay.estimators import Estimator, explain
 from lambda_replay.learner import Learner
 from lambda_replay.memory import ReplayMemory
 from lambda_replay.networks import make_network
@@ -32,10 +32,10 @@ def measure_estimators(
 ) -> dict[str, Any]:
     """Seconds of each estimator on [K, L] blocks, of priorities and of drawing all rows of a refresh."""
     budget = seconds / (len(ESTIMATORS) + 3)
-    returns = {
-        name: seconds_per_call(lambda name=name: explain(parse_estimator(name), _block(num_blocks, length)), budget)
-        for name in ESTIMATORS
-    }
+    returns = {}
+    for name in ESTIMATORS:
+        estimator = parse_estimator(name)
+        returns[name] = seconds_per_call(partial(_explain_afresh, estimator, num_blocks, length), budget)
     block = _block(num_blocks, length)
     making = seconds_per_call(lambda: _block(num_blocks, length), budget)
     memory = ReplayMemory(2, (1,), np.uint8)
@@ -52,6 +52,10 @@ def measure_estimators(
             lambda: cache.sample_rows(32, updates, 0.1, rng=rng), budget
         ),
     }
+
+
+def _explain_afresh(estimator: Estimator, num_blocks: int, length: int) -> None:
+    explain(estimator, _block(num_blocks, length))
 
 
 _RANDOM: dict[tuple[int, int], dict[str, Any]] = {}

@@ -21,7 +21,7 @@ class Measurement(NamedTuple):
 
 
 class Stopwatch:
-    """Asked at the end of every cycle whether it is over; begins at the first cycle that ends at ``first_step`` or later."""
+    """Asked at the end of every cycle whether it is over; begins with the first to end at ``first_step`` or later."""
 
     def __init__(self, first_step: int, seconds: float) -> None:
         self._first_step, self._wanted = first_step, seconds

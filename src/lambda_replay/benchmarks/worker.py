@@ -1,4 +1,4 @@
-"""The process in which one thing is measured: ``python -m lambda_replay.benchmarks.worker TASK``, values in, values out.
+"""The process in which one thing is measured: ``python -m lambda_replay.benchmarks.worker TASK``.
 
 Reads one JSON object ``{"cores": [...], "threads": n, "result": FILE, "arguments": {...}}`` from standard input and
 writes a JSON object to FILE: standard output belongs to the peers, some of which like to print.

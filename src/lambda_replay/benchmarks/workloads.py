@@ -1,4 +1,4 @@
-"""What is measured: three networks with their environments, and who takes part; how they are timed is in the files beside this one.
+"""What is measured: three networks with their environments, and who takes part; how is in the files beside this one.
 
 All contenders get the same: network, batch of 32, one update per 4 agent steps, replay size, environments, ε. The cache
 has the paper's proportions (S = 8·F, one update per 4 steps, blocks of 100) at a size whose whole cycles fit into

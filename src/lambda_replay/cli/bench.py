@@ -14,10 +14,13 @@ from lambda_replay.benchmarks.workloads import CONTENDERS, WORKLOADS
 from lambda_replay.cli.options import parse
 from lambda_replay.errors import ConfigError
 
+QUICK_CONTENDERS = ("dqn-lambda", "dqn", "sb3")
+PLAIN_WIDTH = 140  # characters of a line where there is no terminal
+
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Measure training speed at equal settings, side by side with the peers that are installed (lambda-replay[bench])."""
+    """Measure training speed at equal settings, beside the peers that are installed (lambda-replay[bench])."""
 
     workloads: tuple[str, ...] = tuple(WORKLOADS)  # networks to measure
     contenders: tuple[str, ...] = tuple(CONTENDERS)  # who takes part; who is not installed is left out
@@ -27,7 +30,7 @@ class BenchOptions:
     repeats: int = 3  # interleaved rounds
     seconds: float = 2.5  # timed per measurement; twice as long on the Atari network
     memory_sizes: tuple[int, ...] = (100_000, 300_000, 1_000_000)  # slots, for the cost of a refresh; needs RAM
-    quick: bool = False  # about a minute: one environment, one thread, one short round
+    quick: bool = False  # about a minute: one environment, one core, one short round; ours and Stable-Baselines3 only
     out: Path | None = None  # directory for bench.json and bench.png
     json: bool = False  # one JSON object on standard output instead of tables
 
@@ -42,6 +45,8 @@ def run(arguments: list[str]) -> int:
         print(json.dumps(results))
         return 0
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
     for table in make_tables(results):
         console.print(table)
     for sentence in results["skipped"].values():
@@ -56,7 +61,8 @@ def make_plan(options: BenchOptions) -> Plan:
         raise ConfigError(f"there is no workload {unknown[0]!r}; choose of {', '.join(WORKLOADS)}.")
     workloads = tuple(WORKLOADS[name] for name in options.workloads)
     if options.quick:
-        return Plan(workloads, options.contenders, (1,), (1,), 1, 0.4, 1, memory_sizes=(20_000,))
+        contenders = tuple(name for name in options.contenders if name in QUICK_CONTENDERS)
+        return Plan(workloads, contenders, (1,), (1,), 1, 0.4, 1, memory_sizes=(20_000,))
     return Plan(
         workloads,
         options.contenders,

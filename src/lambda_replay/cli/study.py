@@ -18,7 +18,14 @@ from lambda_replay.cli.study_display import StudyDisplay, count_states, render_s
 from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.studies.cluster import run_on_ray
-from lambda_replay.studies.execute import check_environments, check_room, default_workers, lock_study, run_locally
+from lambda_replay.studies.execute import (
+    check_environments,
+    check_room,
+    default_workers,
+    lock_study,
+    run_locally,
+    tidy_finished,
+)
 from lambda_replay.studies.layout import Layout, check_configs, make_layout
 from lambda_replay.studies.plan import Study, read_study
 from lambda_replay.studies.status import RunStatus, read_status, seconds_left
@@ -77,6 +84,7 @@ def _run(arguments: list[str]) -> int:
     needs = check_environments(study)
     lock = lock_study(layout)
     try:
+        tidy_finished(study, layout)
         workers = default_workers(study) if options.workers is None else options.workers
         if options.ray is None:
             check_room(study, layout, needs, workers)

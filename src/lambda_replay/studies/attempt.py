@@ -18,10 +18,9 @@ from typing import BinaryIO
 from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.files import write_atomically
-from lambda_replay.runs import CONFIG, WEIGHTS, RunLock
+from lambda_replay.runs import CONFIG, RunLock, is_finished
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun
-from lambda_replay.studies.status import is_complete
 
 ATTEMPTS = 2  # a failed run is tried once more
 SECONDS_TO_FREE = 120.0  # for the process of a lost starter to stop; a network file system frees its locks after 90
@@ -60,7 +59,7 @@ class Attempt:
         self._process.stdin.close()
         self._log.close()
         self._layout.mark(self._run).unlink(missing_ok=True)
-        if self._process.returncode == 0 and is_complete(self._layout.run(self._run), self._run.config):
+        if self._process.returncode == 0 and is_finished(self._layout.run(self._run)):
             return None
         return _reason(self._layout.log(self._run), self._said_before, self._process.returncode)
 
@@ -108,8 +107,6 @@ def _prepare(run: PlannedRun, layout: Layout) -> list[str]:
         _wait_until_free(path)
         has_begun = (path / CONFIG).exists()
         if has_begun and run.config.checkpoint_every > 0:
-            # The weights of an incomplete run were saved when its environment failed; they would make it look done.
-            (path / WEIGHTS).unlink(missing_ok=True)
             return ["resume", str(path)]
         shutil.rmtree(path)  # nothing to go on from: it was stopped before it began, or has no checkpoints
     return ["train", "--config", str(config), "--out", str(path)]

@@ -11,11 +11,11 @@ from collections.abc import Generator
 from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.resources import Needs, available_ram, estimate, in_words
-from lambda_replay.runs import RunLock
+from lambda_replay.runner import finish_run
+from lambda_replay.runs import MEMORY, RunLock, is_finished
 from lambda_replay.studies.attempt import ATTEMPTS, Attempt, record_failure, stop_all
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
-from lambda_replay.studies.status import is_complete
 
 POLL_SECONDS = 0.2
 LOCK_TRIES = 10  # ``study status`` holds the lock for an instant when it looks whether somebody is at work
@@ -34,7 +34,17 @@ def lock_study(layout: Layout) -> RunLock:
 
 def unfinished(study: Study, layout: Layout) -> list[PlannedRun]:
     """The runs that are still to do, in the study's order."""
-    return [run for run in study.runs if not is_complete(layout.run(run), run.config)]
+    return [run for run in study.runs if not is_finished(layout.run(run))]
+
+
+def tidy_finished(study: Study, layout: Layout) -> None:
+    """Remove the replay memory of runs whose process was killed after the last step, before it could do so itself."""
+    for run in study.runs:
+        path = layout.run(run)
+        if (path / MEMORY).exists() and is_finished(path):
+            lock = RunLock(path)
+            finish_run(path)
+            lock.release()
 
 
 def check_environments(study: Study) -> dict[str, Needs]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lambda_replay.config import RunConfig
-from lambda_replay.runs import EPISODES, LOCK, METRICS, TIMING, is_finished
+from lambda_replay.errors import ConfigError
+from lambda_replay.runs import EPISODES, METRICS, TIMING, is_finished, looking_at
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
 
@@ -45,18 +44,10 @@ def read_status(study: Study, layout: Layout) -> list[RunStatus]:
 def is_being_run(layout: Layout) -> bool:
     """Whether some ``study run`` is at work on this study."""
     try:
-        with (layout.directory / LOCK).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
+        with looking_at(layout.directory):
+            return False
+    except ConfigError:
         return True
-    return False
-
-
-def is_complete(path: Path, config: RunConfig) -> bool:
-    """Whether a run has its weights and came to its last step; one whose environment failed has the weights only."""
-    return is_finished(path) and int(_last_object(path / METRICS).get("step", 0)) >= config.steps
 
 
 def seconds_left(statuses: Sequence[RunStatus], workers: int) -> float | None:
@@ -110,7 +101,7 @@ def _read_run(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> RunStat
 
 
 def _read_state(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> tuple[State, str]:
-    if is_complete(layout.run(run), run.config):
+    if is_finished(layout.run(run)):
         return "finished", ""
     if is_conducted and layout.mark(run).exists():
         return "running", ""

@@ -1,0 +1,389 @@
+"""The two agents: DQN's updates, copies and n-step returns by their definition; acting while training; own networks."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from environments import Observation, Scripted, Tape, TapeNetwork, make_loop, tiny_config
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lambda_replay.agents import make_agent
+from lambda_replay.config import RunConfig
+from lambda_replay.envs import Environment
+from lambda_replay.errors import ConfigError
+from lambda_replay.files import load_tensors
+from lambda_replay.learner import Learner, TrainingSummary
+from lambda_replay.loop import Boundary, Learned, Loop
+from lambda_replay.randomness import make_streams
+from lambda_replay.runner import train_run
+
+NUM_ACTIONS = 3
+SCRIPT = "....T......U...L..T.LU..."
+Weights = dict[str, Tensor]
+
+
+def make_environments(count: int, tape: Tape, script: str = SCRIPT) -> list[Scripted]:
+    return [Scripted(script, NUM_ACTIONS, 1 + 10_000 * stream, tape) for stream in range(count)]
+
+
+def own_loop(config: RunConfig, environments: list[Scripted], tape: Tape) -> Loop:
+    return make_loop(config, list[Environment](environments), TapeNetwork(tape, NUM_ACTIONS, config.memory.history))
+
+
+def clones(weights: Weights) -> Weights:
+    return {name: value.clone() for name, value in weights.items()}
+
+
+def is_same(one: Weights, other: Weights) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def dqn_config(**changes: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "steps": 200,
+        "discount": 0.9,
+        "memory": {"capacity": 1_000, "start": 40},
+        "target": {"copy_every": 40, "update_every": 4},
+    }
+    for name, value in changes.items():
+        values[name] = {**values[name], **value} if isinstance(value, dict) and name in values else value
+    return tiny_config("Scripted-v0", "dqn", **values)
+
+
+# --- DQN: when it trains ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 4, 8])
+@pytest.mark.parametrize("update_every", [4, 8, 1])
+def test_dqn_updates_every_few_steps_of_all_environments_together(num_envs: int, update_every: int) -> None:
+    """As many updates as learning steps / update_every, evenly spread, whatever the number of environments."""
+    tape = Tape()
+    config = dqn_config(envs=num_envs, target={"update_every": update_every})
+    loop = own_loop(config, make_environments(num_envs, tape), tape)
+    list(loop.run())
+    step, updates_at = 0, []
+    for kind, *_ in tape:
+        step += kind == "step"
+        if kind == "update":
+            updates_at.append(step)
+    assert len(updates_at) == (200 - 40) // update_every
+    # The n-th update is taken once n·update_every learning steps are done, at the next moment all environments rest.
+    lock_steps = [max(40, -(-(40 + number * update_every) // num_envs) * num_envs) for number in range(len(updates_at))]
+    assert all(0 <= late - at < max(num_envs, 1) for at, late in zip(updates_at, lock_steps, strict=True))
+    assert min(updates_at) == 40
+
+
+def test_the_tape_of_dqn_with_one_environment() -> None:
+    """From the start on, every fourth step: the target network's values of 8 states, one update on 8 states; then act."""
+    tape = Tape()
+    environments = make_environments(1, tape, script=".")
+    list(own_loop(dqn_config(steps=60), environments, tape).run())
+    outline = [(kind, len(rest[0])) if kind in ("q", "update") else kind for kind, *rest in tape]
+    expected: list[Any] = ["reset"]
+    for step in range(60):
+        if step >= 40 and (step - 40) % 4 == 0:
+            expected += [("q", 8), ("update", 8)]
+        if step >= 40:
+            expected += [("q", 1)]
+        expected += ["step"]
+    assert outline == expected
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 8])
+def test_dqn_reports_once_per_copy(num_envs: int) -> None:
+    tape = Tape()
+    loop = own_loop(dqn_config(envs=num_envs), make_environments(num_envs, tape), tape)
+    events = list(loop.run())
+    assert [event.step for event in events if isinstance(event, Boundary)] == [40, 80, 120, 160]
+    rows = [event for event in events if isinstance(event, Learned)]
+    assert [row.step for row in rows] == [80, 120, 160, 200]
+    assert {"loss", "td_error_abs_mean", "q_mean"} <= rows[0].metrics.keys()
+
+
+# --- DQN: what it trains on -------------------------------------------------------------------------------------------
+
+
+class Truth:
+    """The literal n-step return of any observation, from the environments' own record and given weights."""
+
+    def __init__(self, environments: list[Scripted], config: RunConfig) -> None:
+        self._taken = {number: taken for environment in environments for number, taken in environment.taken.items()}
+        self._discount, self._history = config.discount, config.memory.history
+        # The first observation of the episode (for learning) that an observation is in, as a state to act in.
+        self._first: dict[int, int] = {}
+        for number in sorted(self._taken):
+            before = self._taken.get(number - 1)
+            goes_on = before is not None and not (before.step.terminated or before.step.truncated)
+            self._first[number] = self._first[number - 1] if goes_on else number
+        self._observations: dict[int, Observation] = {}
+        for environment in environments:
+            for taken in environment.taken.values():
+                self._observations[int(taken.step.observation[0])] = taken.step.observation
+
+    def state(self, number: int, first: int) -> NDArray[np.float32]:
+        """The last observations up to this one, blank before the episode's first."""
+        frames = []
+        for back in range(self._history - 1, -1, -1):
+            is_there = number - back >= first and number - back in self._observations
+            frames.append(self._observations[number - back] if is_there else np.zeros(2, dtype=np.float32))
+        return np.stack(frames)
+
+    def n_step(self, number: int, n: int, weights: Weights) -> float:
+        """Σ γ^k r_k, and γ^n·max Q of the state after n steps or after a truncation; nothing after a termination."""
+        total, first = 0.0, self._first[number]
+        for k in range(n):
+            step = self._taken[number + k].step
+            total += self._discount**k * step.reward
+            if step.terminated:
+                return total
+            if step.truncated or k == n - 1:
+                return total + self._discount ** (k + 1) * self._value(number + k + 1, first, weights)
+        raise AssertionError
+
+    def _value(self, number: int, first: int, weights: Weights) -> float:
+        features = self.state(number, first).reshape(-1).astype(np.float64) / 100
+        weight, bias = (weights[f"layer.{name}"].double().numpy() for name in ("weight", "bias"))
+        return float((weight @ features + bias).max())
+
+    def action(self, number: int) -> int:
+        return self._taken[number].action
+
+
+@pytest.mark.parametrize(
+    ("n", "num_envs", "history", "capacity"), [(3, 1, 1, 1_000), (3, 1, 2, 60), (1, 2, 2, 1_000), (5, 2, 1, 120)]
+)
+def test_dqn_trains_on_literal_n_step_returns_of_the_last_copy(
+    monkeypatch: pytest.MonkeyPatch, n: int, num_envs: int, history: int, capacity: int
+) -> None:
+    """Over terminations, truncations, lost lives and the seam of the ring; closing slots are never sampled."""
+    samples: list[tuple[int, Any]] = []
+    copies: list[tuple[int, Weights]] = []
+    tape = Tape()
+    config = dqn_config(
+        steps=400, envs=num_envs, estimator=f"nstep:{n}", memory={"history": history, "capacity": capacity}
+    )
+    environments = make_environments(num_envs, tape)
+    loop = own_loop(config, environments, tape)
+    original = Learner.train
+
+    def train(self: Learner, minibatches: Any) -> TrainingSummary:
+        batches = list(minibatches)
+        samples.extend((loop.step, batch) for batch in batches)
+        return original(self, batches)
+
+    monkeypatch.setattr(Learner, "train", train)
+    for event in loop.run():
+        if isinstance(event, Boundary):
+            copies.append((event.step, clones(loop.agent.learner.weights())))
+    truth = Truth(environments, config)
+    assert [step for step, _ in copies] == list(range(40, 400, 40))
+    assert len(samples) == 360 // 4
+    assert not is_same(copies[0][1], copies[-1][1])
+    num_sampled = set()
+    for step, batch in samples:
+        weights = next(weights for at, weights in reversed(copies) if at <= step)
+        for state, action, found in zip(batch.states, batch.actions, batch.returns, strict=True):
+            number = int(state[-1, 0])
+            num_sampled.add(number)
+            assert action == truth.action(number)
+            assert found == pytest.approx(truth.n_step(number, n, weights), rel=1e-4, abs=1e-5)
+    assert len(num_sampled) > 150
+
+
+def test_dqn_samples_every_transition_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the transitions is drawn about as often: 4,000 draws over some 197, expected 20 each."""
+    counts: dict[int, int] = {}
+    tape = Tape()
+    config = dqn_config(steps=201, memory={"start": 200}, optimizer={"batch_size": 4_000})
+    loop = own_loop(config, make_environments(1, tape, "..T.U"), tape)
+    original = Learner.train
+
+    def train(self: Learner, minibatches: Any) -> TrainingSummary:
+        batches = list(minibatches)
+        for number in batches[0].states[:, 0, 0]:
+            counts[int(number)] = counts.get(int(number), 0) + 1
+        return original(self, batches)
+
+    monkeypatch.setattr(Learner, "train", train)
+    list(loop.run())
+    # 200 steps, less those within the last three slots, which no 3-step return may start from.
+    assert 195 <= len(counts) <= 200
+    assert sum(counts.values()) == 4_000
+    assert max(counts.values()) < 45
+    assert min(counts.values()) > 4
+
+
+# --- acting while training --------------------------------------------------------------------------------------------
+
+
+def concurrent_config(**changes: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "steps": 200,
+        "memory": {"capacity": 1_000, "start": 40},
+        "cache": {"size": 80, "block_length": 8, "refresh_every": 40, "updates": 6, "schedule": "concurrent"},
+    }
+    for name, value in changes.items():
+        values[name] = {**values[name], **value} if isinstance(value, dict) and name in values else value
+    return tiny_config("Scripted-v0", **values)
+
+
+class Slow(nn.Module):
+    """A network that takes its time where a gradient is wanted, or where it is not."""
+
+    def __init__(self, while_training: float, while_acting: float) -> None:
+        super().__init__()
+        self.network = TapeNetwork(Tape(), NUM_ACTIONS)
+        self._while_training, self._while_acting = while_training, while_acting
+
+    def forward(self, states: Tensor) -> Tensor:
+        time.sleep(self._while_training if torch.is_grad_enabled() else self._while_acting)
+        q_values: Tensor = self.network(states)
+        return q_values
+
+
+def run_slowly(config: RunConfig, while_training: float, while_acting: float) -> tuple[list[Any], Weights]:
+    environments: list[Environment] = [Scripted(SCRIPT, NUM_ACTIONS)]
+    loop = make_loop(config, environments, Slow(while_training, while_acting))
+    return list(loop.run()), clones(loop.agent.learner.weights())
+
+
+def test_acting_while_training_does_not_depend_on_who_is_quicker() -> None:
+    events, weights = run_slowly(concurrent_config(), 0.0, 0.0)
+    for delays in ((0.004, 0.0), (0.0, 0.002)):
+        other_events, other_weights = run_slowly(concurrent_config(), *delays)
+        assert other_events == events
+        assert is_same(weights, other_weights)
+
+
+def test_the_first_window_trains_as_in_a_burst_and_only_later_acts_so() -> None:
+    """θ₁ is the same, for it comes from the same memory and θ₀; but the steps 40 … 79 are played with θ₀ instead."""
+    first: dict[str, Weights] = {}
+    probs: dict[str, NDArray[np.float32]] = {}
+    for schedule in ("burst", "concurrent"):
+        config = concurrent_config(
+            steps=80,
+            cache={"schedule": schedule},
+            exploration={"start": 0.3, "end": 0.3},
+            optimizer={"learning_rate": 0.5},
+        )
+        loop = make_loop(config, [Scripted(SCRIPT, NUM_ACTIONS)], TapeNetwork(Tape(), NUM_ACTIONS))
+        list(loop.run())
+        first[schedule] = clones(loop.agent.learner.weights())
+        memory = loop.agent.memory
+        probs[schedule] = memory.behaviour_probs[memory.actions >= 0][:80].copy()
+    assert is_same(first["burst"], first["concurrent"])
+    assert (probs["burst"][:40] == probs["concurrent"][:40]).all()
+    assert (probs["burst"] != probs["concurrent"]).any()
+
+
+def test_a_window_is_acted_with_the_network_from_before_it() -> None:
+    """The stored probabilities of window k are those of θ_k, the weights at its boundary."""
+    config = concurrent_config(exploration={"start": 0.4, "end": 0.4}, optimizer={"learning_rate": 0.5})
+    environment = Scripted(SCRIPT, NUM_ACTIONS)
+    loop = make_loop(config, [environment], TapeNetwork(Tape(), NUM_ACTIONS))
+    boundaries: list[tuple[int, Weights]] = []
+    for event in loop.run():
+        if isinstance(event, Boundary):
+            boundaries.append((event.step, clones(loop.agent.learner.weights())))
+    assert [step for step, _ in boundaries] == [40, 80, 120, 160]
+    assert not is_same(boundaries[0][1], boundaries[1][1])
+    memory = loop.agent.memory
+    slots = np.flatnonzero(memory.actions >= 0)[:200]
+    assert len(slots) == 200
+    for step in range(40, 200):
+        weights = next(weights for at, weights in reversed(boundaries) if at <= step)
+        features = torch.from_numpy(memory.observations[slots[step]]) / 100
+        greedy = int((weights["layer.weight"] @ features + weights["layer.bias"]).argmax())
+        expected = 0.4 / 3 + 0.6 * (memory.actions[slots[step]] == greedy)
+        assert memory.behaviour_probs[slots[step]] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_metrics_of_a_window_come_at_its_end() -> None:
+    events, _ = run_slowly(concurrent_config(), 0.0, 0.0)
+    rows = [event for event in events if isinstance(event, Learned)]
+    assert [row.step for row in rows] == [80, 120, 160, 200]
+    assert all("loss" in row.metrics for row in rows)
+
+
+def test_an_error_in_the_training_thread_is_not_lost() -> None:
+    class Failing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = TapeNetwork(Tape(), NUM_ACTIONS)
+
+        def forward(self, states: Tensor) -> Tensor:
+            if torch.is_grad_enabled():
+                raise RuntimeError("out of order")
+            q_values: Tensor = self.network(states)
+            return q_values
+
+    loop = make_loop(concurrent_config(), [Scripted(SCRIPT, NUM_ACTIONS)], Failing())
+    with pytest.raises(RuntimeError, match="out of order"):
+        list(loop.run())
+
+
+# --- networks and estimators of the user's choice ---------------------------------------------------------------------
+
+
+class OwnNetwork(nn.Module):
+    """Any module from states [n, F, *observation] to Q-values [n, A] will do."""
+
+    def __init__(self, num_outputs: int = 2, is_tied: bool = False) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.head = nn.Linear(5, num_outputs)
+        if is_tied:
+            self.second.weight = self.first.weight
+
+    def forward(self, states: Tensor) -> Tensor:
+        hidden = torch.tanh(self.second(torch.tanh(self.first(states.flatten(1)))))
+        q_values: Tensor = self.scale * self.head(hidden)
+        return q_values
+
+
+@pytest.mark.parametrize("agent", ["dqn-lambda", "dqn"])
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_network_of_ones_own_is_trained_and_saved(tmp_path: Path, agent: Any, is_tied: bool) -> None:
+    network = OwnNetwork(is_tied=is_tied)
+    before = clones(dict(network.state_dict()))
+    train_run(tmp_path / "run", tiny_config(agent=agent), network=network)
+    saved = load_tensors(tmp_path / "run" / "weights.safetensors")
+    after = network.state_dict()
+    assert saved.keys() == after.keys()
+    for name, value in after.items():
+        assert torch.equal(saved[name], value)
+        assert not torch.equal(before[name], value), f"{name} was not trained"
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_a_network_with_the_wrong_number_of_outputs_is_refused_before_anything_is_written(
+    tmp_path: Path, num_outputs: int
+) -> None:
+    """The chain has 2 actions."""
+    with pytest.raises(ConfigError, match="2"):
+        train_run(tmp_path / "run", tiny_config(), network=OwnNetwork(num_outputs))
+    assert not (tmp_path / "run").exists()
+
+
+def test_agent_dqn_takes_n_step_returns_only() -> None:
+    config = dqn_config(estimator="peng:0.5")
+    with pytest.raises(ConfigError) as caught:
+        make_agent(config, Scripted(".").spec, make_streams(0, 1))
+    assert "agent dqn takes the estimator nstep:n, not peng:0.5" in str(caught.value)
+
+
+@pytest.mark.parametrize(("n", "memory"), [(60, {"start": 50, "capacity": 500}), (30, {"start": 20, "capacity": 20})])
+def test_a_return_longer_than_the_start_is_refused_before_anything_is_written(
+    tmp_path: Path, n: int, memory: dict[str, int]
+) -> None:
+    config = tiny_config(agent="dqn", estimator=f"nstep:{n}", memory=memory)
+    with pytest.raises(ConfigError, match=rf"nstep:{n}|memory\.(start|capacity)"):
+        train_run(tmp_path / "run", config)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,104 @@
+"""Acting while training: the result does not depend on which of the two is faster, and it resumes like everything else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lambda_replay.config import RunConfig, override
+from lambda_replay.envs.gymnasium import GymnasiumEnvironment
+from lambda_replay.errors import ConfigError
+from lambda_replay.learner import Learner
+from lambda_replay.loop import Event, Learned
+from lambda_replay.presets import make_config
+from lambda_replay.runner import resume_run, start_run, train_run
+
+RESULTS = ("metrics.jsonl", "episodes.csv", "weights.safetensors")
+
+
+def small(**changes: Any) -> RunConfig:
+    """CartPole with windows of 120 steps; the ring wraps several times."""
+    return override(
+        make_config("CartPole-v1"),
+        {
+            "steps": 1200,
+            "envs": 2,
+            "memory": {"capacity": 700, "start": 240},
+            "cache": {"size": 200, "block_length": 20, "refresh_every": 120, "updates": 20, "schedule": "concurrent"},
+            "exploration": {"steps": 600},
+            "checkpoint_every": 240,
+            **changes,
+        },
+    )
+
+
+def results(path: Path) -> dict[str, bytes]:
+    return {name: (path / name).read_bytes() for name in RESULTS}
+
+
+def slowed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    def slow(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return function(*arguments)
+
+    return slow
+
+
+def test_the_result_does_not_depend_on_timing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_run(tmp_path / "plain", small())
+    with monkeypatch.context() as patch:
+        patch.setattr(GymnasiumEnvironment, "step", slowed(GymnasiumEnvironment.step, 0.0005))
+        train_run(tmp_path / "slow-acting", small())
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "_update", slowed(Learner._update, 0.002))
+        train_run(tmp_path / "slow-training", small())
+    assert results(tmp_path / "slow-acting") == results(tmp_path / "plain")
+    assert results(tmp_path / "slow-training") == results(tmp_path / "plain")
+
+
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    train_run(tmp_path / "whole", small())
+
+    class Stop(Exception):
+        pass
+
+    def stop_late(event: Event) -> None:
+        if isinstance(event, Learned) and event.step >= 720:
+            raise Stop
+
+    run = start_run(tmp_path / "stopped", small())
+    with pytest.raises(Stop):
+        run.train(stop_late)
+    run.close() if hasattr(run, "close") else None
+    resume_run(tmp_path / "stopped", pytest.fail).train(lambda event: None)
+    assert results(tmp_path / "stopped") == results(tmp_path / "whole")
+
+
+def test_acting_uses_the_network_of_before_the_training(tmp_path: Path) -> None:
+    """One window of 120 steps: the games after the first boundary are those of the untrained network."""
+    concurrent = small(steps=360, exploration={"start": 0.0, "end": 0.0, "steps": 1})
+    frozen = override(concurrent, {"cache": {"schedule": "burst"}, "optimizer": {"learning_rate": 1e-12}})
+    train_run(tmp_path / "concurrent", concurrent)
+    train_run(tmp_path / "frozen", frozen)
+    assert (tmp_path / "concurrent" / "episodes.csv").read_bytes() == (tmp_path / "frozen" / "episodes.csv").read_bytes()
+
+
+def test_metrics_come_at_the_end_of_the_window_they_describe(tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Learned) and "loss" in event.metrics:
+            steps.append(event.step)
+
+    train_run(tmp_path / "run", small(steps=720), on_event=note)
+    np.testing.assert_array_equal(steps, [360, 480, 600, 720])
+
+
+def test_a_memory_that_acting_would_overwrite_meanwhile_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"memory\.capacity.*smaller than a block"):
+        small(memory={"capacity": 250, "start": 240})

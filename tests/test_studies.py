@@ -1,0 +1,370 @@
+"""Study files: what they resolve to, how mistakes in them are answered, and that ours say what the paper did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lambda_replay.config import RunConfig, to_dict
+from lambda_replay.errors import ConfigError
+from lambda_replay.presets import make_config
+from lambda_replay.studies.execute import check_room, default_workers, tidy_finished
+from lambda_replay.studies.key_lines import find_key_lines, line_of
+from lambda_replay.studies.layout import Layout, check_configs, make_layout
+from lambda_replay.studies.plan import PlannedRun, Study, read_study
+from lambda_replay.studies.status import RunStatus, read_status, seconds_left
+
+STUDIES = Path(__file__).resolve().parents[1] / "studies"
+ATARI = tuple(f"atari/{game}" for game in ("beam_rider", "breakout", "pong", "qbert", "seaquest", "space_invaders"))
+MINATAR = tuple(f"minatar/{game}" for game in ("breakout", "space_invaders", "asterix", "freeway"))
+FIGURES = ("peng", "watkins", "ablation", "median", "bounded", "partial-observability", "wall-clock")
+
+EXAMPLE = """\
+name = "example"
+environments = ["minatar/breakout", "CartPole-v1"]
+seeds = [3, 1]
+baseline = "dqn"
+
+[defaults]
+steps = 2_000
+cache.size = 400
+memory = {start = 500}
+
+[arms.dqn]
+agent = "dqn"
+
+[arms.peng]
+estimator = "peng:0.5"
+cache.priority = 0.1
+
+[arms.peng.on."CartPole-v1"]
+estimator = "peng:0.9"
+threads = 2
+
+[thresholds]
+"CartPole-v1" = 195
+"""
+
+
+def write(directory: Path, text: str) -> Path:
+    file = directory / "example.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return read_study(write(tmp_path, EXAMPLE))
+
+
+def config_of(study: Study, environment: str, arm: str) -> RunConfig:
+    return next(run.config for run in study.runs if (run.environment, run.arm) == (environment, arm))
+
+
+# What a file resolves to
+
+
+def test_runs_are_seeds_then_environments_then_arms(study: Study) -> None:
+    assert [(run.seed, run.environment, run.arm) for run in study.runs] == [
+        (seed, environment, arm)
+        for seed in (3, 1)
+        for environment in ("minatar/breakout", "CartPole-v1")
+        for arm in ("dqn", "peng")
+    ]
+    assert all(run.config.seed == run.seed and run.config.env == run.environment for run in study.runs)
+
+
+def test_settings_come_from_preset_defaults_arm_and_environment_in_that_order(study: Study) -> None:
+    minatar, cartpole = (config_of(study, env, "peng") for env in ("minatar/breakout", "CartPole-v1"))
+    preset = make_config("minatar/breakout")
+    assert minatar.memory.capacity == preset.memory.capacity
+    assert (minatar.steps, minatar.memory.start) == (2_000, 500)
+    assert minatar.cache is not None
+    assert (minatar.cache.size, minatar.cache.priority) == (400, 0.1)
+    assert (minatar.estimator, minatar.threads) == ("peng:0.5", 1)
+    assert (cartpole.estimator, cartpole.threads) == ("peng:0.9", 2)
+
+
+def test_cache_settings_among_the_defaults_leave_arms_without_a_cache_alone(study: Study) -> None:
+    config = config_of(study, "minatar/breakout", "dqn")
+    assert config.cache is None
+    assert config.target == make_config("minatar/breakout", agent="dqn").target
+    assert config.estimator == "nstep:3"
+
+
+def test_the_rest_of_the_study(study: Study) -> None:
+    assert (study.name, study.baseline, study.arms) == ("example", "dqn", ("dqn", "peng"))
+    assert (study.seeds, study.steps, study.thresholds) == ((3, 1), 2_000, {"CartPole-v1": 195.0})
+    assert study.defaults["minatar/breakout"].memory.start == 500
+    assert study.runs[0].place == Path("minatar-breakout/dqn/seed-3")
+
+
+def test_a_number_of_seeds_counts_from_0(tmp_path: Path) -> None:
+    assert read_study(write(tmp_path, EXAMPLE.replace("[3, 1]", "3"))).seeds == (0, 1, 2)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ('"example"', "example", 1, "not TOML"),
+        ("[arms.dqn]", "[arms.dqn", 11, "not TOML"),
+        ("seeds = [3, 1]", "seeds = 0", 3, "seeds = 5, or a list"),
+        ("seeds = [3, 1]", "seeds = [1, 1]", 3, "seeds = 5, or a list"),
+        ("seeds = [3, 1]", "seeds = true", 3, "seeds = 5, or a list"),
+        ("seeds = [3, 1]", "seed = 5", 3, "there is no 'seed' in a study"),
+        ("seeds = [3, 1]\n", "", 1, "seeds is missing; write seeds = 5"),
+        ('"example"', '"my study"', 1, "letters, digits"),
+        ('"CartPole-v1"]', '"minatar/breakout"]', 2, "twice"),
+        ('["minatar/breakout", "CartPole-v1"]', '"CartPole-v1"', 2, 'write environments = ["minatar/breakout"'),
+        ('baseline = "dqn"', 'baseline = "dqm"', 4, "choose one of dqn, peng"),
+        ("steps = 2_000", 'steps = "many"', 7, "give a whole number"),
+        ("steps = 2_000", "stepps = 2_000", 7, "there is no setting stepps"),
+        ("steps = 2_000", "seed = 7", 7, "use seeds at the top"),
+        ("steps = 2_000", 'preset = "papper"', 7, "there is no preset 'papper'"),
+        ("cache.size = 400", "cache.sise = 400", 8, "there is no setting cache.sise"),
+        ("cache.size = 400", "cache.size = 450", 8, "must be a multiple"),
+        ("cache.size = 400", "atari.sticky = 0.25", 8, "which no arm has"),
+        ("memory = {start = 500}", "memory = {start = -1}", 9, "memory.start is -1"),
+        ('agent = "dqn"', 'agent = "dqn-lambada"', 12, "there is no agent"),
+        ('agent = "dqn"', 'agent = "dqn"\nestimator = "peng:0.5"', 12, "agent dqn takes the estimator nstep:n"),
+        ('agent = "dqn"', 'agent = "dqn"\ncache.size = 800', 13, "belong to agent dqn-lambda"),
+        ('estimator = "peng:0.5"', 'estimator = "pang:0.5"', 15, "there is no estimator 'pang:0.5'"),
+        ("cache.priority = 0.1", "cache.priority = 1.1", 16, "from 0 to 1"),
+        ('on."CartPole-v1"', 'on."CartPole-v2"', 18, "not among"),
+        ("threads = 2", "threads = 0", 20, "threads is 0"),
+        ("= 195", '= "high"', 23, "write [thresholds]"),
+        ("[arms.dqn]", '[arms."d/q/n"]', 11, "needs a name of letters"),
+    ],
+)
+def test_a_mistake_is_answered_with_its_line_and_the_right_form(
+    tmp_path: Path, old: str, new: str, line: int, said: str
+) -> None:
+    assert old in EXAMPLE
+    file = write(tmp_path, EXAMPLE.replace(old, new, 1))
+    with pytest.raises(ConfigError) as error:
+        read_study(file)
+    assert str(error.value).startswith(f"{file}, line {line}: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no study file"):
+        read_study(tmp_path / "none.toml")
+
+
+def test_keys_are_found_wherever_they_stand() -> None:
+    text = '# a = 1\nx = 1\n[t."a=b"]\n"k=1" = 2\nlist = [\n  "y = 1",\n]\nc.d = {e = 1}\n'
+    lines = find_key_lines(text)
+    assert lines["x",] == 2
+    assert lines["t", "a=b"] == 3
+    assert lines["t", "a=b", "k=1"] == 4
+    assert lines["t", "a=b", "c", "d"] == 8
+    assert line_of(lines, ("t", "a=b", "c", "d", "e")) == 8  # inside an inline table
+    assert line_of(lines, ("nowhere",)) == 1
+    assert ("a",) not in lines
+
+
+# Directories and progress
+
+
+def begin_run(layout: Layout, run: PlannedRun, *, step: int, is_weighed: bool = False) -> Path:
+    """A run directory as a process would leave it at some step."""
+    path = layout.run(run)
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(to_dict(run.config)))
+    (path / "provenance.json").write_text('{"notes": [], "keep_memory": false}')
+    (path / "timing.jsonl").write_text(f'{{"step": {step}, "seconds": {step / 100}}}\n')
+    (path / "metrics.jsonl").write_text(f'{{"step": {step}, "score_mean_100": 7.5}}\n{{"st')
+    (path / "episodes.csv").write_text(f"episode,step,score\n0,{step + 3},7.5\n1,9")
+    if is_weighed:
+        (path / "weights.safetensors").touch()
+    return path
+
+
+def test_a_run_made_with_other_settings_is_refused_with_their_names(study: Study, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path, study)
+    begin_run(layout, study.runs[0], step=100)
+    check_configs(study, layout)
+    changed = read_study(write(tmp_path, EXAMPLE.replace("2_000", "3_000").replace("start = 500", "start = 600")))
+    with pytest.raises(ConfigError, match=r"\(steps, memory.start\).*another name"):
+        check_configs(changed, layout)
+
+
+def test_states_and_progress_are_read_from_the_files(study: Study, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path, study)
+    finished, interrupted, failed, waiting = study.runs[:4]
+    begin_run(layout, finished, step=2_000, is_weighed=True)
+    begin_run(layout, interrupted, step=500)
+    layout.failure(failed).parent.mkdir(parents=True)
+    layout.failure(failed).write_text('{"reason": "no memory"}')
+    layout.mark(interrupted).parent.mkdir(parents=True)
+    layout.mark(interrupted).touch()  # left by a study that was killed: nobody holds the lock
+    found = {status.run: status for status in read_status(study, layout)}
+    assert (found[finished].state, found[finished].score) == ("finished", 7.5)
+    assert (found[interrupted].state, found[interrupted].step, found[interrupted].seconds) == ("waiting", 503, 5.0)
+    assert (found[failed].state, found[failed].reason) == ("failed", "no memory")
+    assert (found[waiting].state, found[waiting].step) == ("waiting", 0)
+
+
+def test_what_a_killed_process_left_of_a_finished_run_is_removed(study: Study, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path, study)
+    finished, interrupted = study.runs[:2]
+    paths = [
+        begin_run(layout, finished, step=2_000, is_weighed=True),
+        begin_run(layout, interrupted, step=500),
+    ]
+    for path in paths:
+        (path / "memory").mkdir()
+    tidy_finished(study, layout)
+    assert [(path / "memory").exists() for path in paths] == [False, True]
+
+
+def test_time_left_is_judged_by_runs_of_the_same_arm(study: Study, tmp_path: Path) -> None:
+    """peng took 10 s per 1,000 steps, dqn 20 s; left: peng 500 steps, dqn 2,000 steps: 5 s + 40 s."""
+
+    def status(number: int, state: Any, step: int, seconds: float) -> RunStatus:
+        return RunStatus(study.runs[number], tmp_path, state, step=step, timed_step=step, seconds=seconds)
+
+    statuses = [
+        status(0, "finished", 2_000, 40.0),
+        status(1, "running", 1_500, 15.0),
+        status(2, "waiting", 0, 0.0),
+    ]
+    assert seconds_left(statuses, workers=1) == pytest.approx(45)
+    assert seconds_left(statuses, workers=2) == pytest.approx(40)  # the longest alone
+    assert seconds_left(statuses[2:], workers=2) is None
+    assert seconds_left(statuses[:1], workers=2) == 0
+
+
+def test_workers_share_the_cores_by_the_threads_of_a_run(tmp_path: Path) -> None:
+    many = read_study(write(tmp_path, EXAMPLE.replace("threads = 2", "threads = 100_000")))
+    assert default_workers(many) == 1
+
+
+def test_more_workers_than_fit_are_refused_with_the_number_that_does(study: Study, tmp_path: Path) -> None:
+    from lambda_replay.resources import Needs, available_ram
+
+    layout = make_layout(tmp_path, study)
+    layout.directory.mkdir(parents=True)
+    third = available_ram() // 3
+    needs = dict.fromkeys(study.environments, Needs(0, 0, third, 0))
+    check_room(study, layout, needs, workers=1)
+    with pytest.raises(ConfigError, match=r"8 runs at once need .* of memory.*--workers [123]\."):
+        check_room(study, layout, needs, workers=8)
+
+
+# The files in studies/
+
+
+@pytest.mark.parametrize("file", sorted(STUDIES.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_study_is_named_as_its_file_and_has_the_papers_baseline(file: Path) -> None:
+    study = read_study(file)
+    is_small = "mini" in file.stem
+    assert study.name == file.stem
+    assert study.baseline == "dqn-3step"
+    assert study.seeds == tuple(range(5 if is_small else 10))
+    assert {run.config.steps for run in study.runs} == {400_000 if is_small else 10_000_000}
+    assert study.environments == (MINATAR if is_small else ATARI) or file.stem == "ablation"
+    for environment in study.environments:
+        baseline = config_of(study, environment, study.baseline)
+        assert (baseline.agent, baseline.estimator) == ("dqn", "nstep:3")
+
+
+def test_every_figure_has_a_full_and_a_small_study() -> None:
+    names = {file.stem for file in STUDIES.glob("*.toml")}
+    assert names == {"mini", *FIGURES, *(f"{figure}-mini" for figure in FIGURES)}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_full_studies_have_the_papers_numbers(figure: str) -> None:
+    """Appendix A: the table of hyper-parameters and the text around it."""
+    for config in {run.config for run in read_study(STUDIES / f"{figure}.toml").runs}:
+        memory, optimizer, exploration, atari = config.memory, config.optimizer, config.exploration, config.atari
+        assert (memory.capacity, memory.start) == (1_000_000, 50_000)
+        assert memory.history == (1 if figure == "partial-observability" else 4)
+        assert (config.discount, config.envs, config.flicker) == (0.99, 1, 0.0)
+        assert (optimizer.batch_size, optimizer.learning_rate, optimizer.loss) == (32, 1e-4, "squared")
+        assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.999, 1e-4)
+        assert (exploration.start, exploration.end, exploration.steps) == (1.0, 0.1, 1_000_000)
+        assert atari is not None
+        assert (atari.frame_skip, atari.noop_max, atari.sticky, atari.clip_rewards) == (4, 30, 0.0, True)
+        if config.target is not None:
+            assert (config.target.copy_every, config.target.update_every) == (10_000, 4)
+        if config.cache is not None:
+            assert (config.cache.block_length, config.cache.refresh_every, config.cache.tail) == (100, 10_000, 0)
+            assert config.cache.updates_per_refresh == 2_500
+            assert config.cache.size == 80_000 or figure == "ablation"
+            assert config.cache.priority_quantile == 0.5
+
+
+def lambdas(family: str, prefix: str) -> dict[str, tuple[str, float]]:
+    values = {"025": "0.25", "050": "0.5", "075": "0.75", "100": "1"}
+    return {f"{prefix}-{label}": (f"{family}:{value}", 0.0) for label, value in values.items()}
+
+
+MEDIAN, BOUNDED = {"median": ("median", 0.1)}, {"bounded": ("bounded:0.025", 0.1)}
+ARMS = {
+    "peng": lambdas("peng", "peng"),
+    "watkins": {**lambdas("watkins-published", "watkins-published"), **lambdas("watkins", "watkins")},
+    "median": MEDIAN,
+    "bounded": BOUNDED,
+    "partial-observability": MEDIAN,
+    "wall-clock-mini": lambdas("peng", "peng"),
+    "mini": {
+        "cached-3step": ("nstep:3", 0.0),
+        **lambdas("peng", "peng"),
+        "watkins-075": ("watkins:0.75", 0.0),
+        "watkins-published-075": ("watkins-published:0.75", 0.0),
+        **MEDIAN,
+        **BOUNDED,
+    },
+}
+ARMS |= {f"{name}-mini": arms for name, arms in ARMS.items() if name in FIGURES}
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_arms_are_the_figures(name: str) -> None:
+    """Estimator and priority of every arm beside the baseline, the same on all environments."""
+    study = read_study(STUDIES / f"{name}.toml")
+    for environment in study.environments:
+        configs = {arm: config_of(study, environment, arm) for arm in study.arms if arm != study.baseline}
+        found = {arm: (config.estimator, config.cache.priority) for arm, config in configs.items() if config.cache}
+        assert found == ARMS[name]
+
+
+def test_the_wall_clock_study_has_each_games_best_lambda() -> None:
+    study = read_study(STUDIES / "wall-clock.toml")
+    best = {environment: config_of(study, environment, "peng-best").estimator for environment in study.environments}
+    assert best == {
+        "atari/beam_rider": "peng:0.5",
+        "atari/breakout": "peng:0.25",
+        "atari/pong": "peng:0.75",
+        "atari/qbert": "peng:0.5",
+        "atari/seaquest": "peng:0.5",
+        "atari/space_invaders": "peng:0.25",
+    }
+
+
+@pytest.mark.parametrize(("name", "smallest"), [("ablation", 80_000), ("ablation-mini", None)])
+def test_the_ablation_varies_the_cache_alone(name: str, smallest: int | None) -> None:
+    study = read_study(STUDIES / f"{name}.toml")
+    if name == "ablation":
+        assert study.environments == ("atari/seaquest", "atari/space_invaders")
+    caches = [config_of(study, study.environments[0], arm).cache for arm in study.arms if arm != study.baseline]
+    sizes = [cache.size for cache in caches if cache is not None]
+    first = sizes[0] if smallest is None else smallest
+    assert sizes == [first, 2 * first, 3 * first]
+    assert len({cache.updates_per_refresh for cache in caches if cache is not None}) == 1
+    assert {run.config.estimator for run in study.runs} == {"nstep:3"}
+
+
+def test_small_partial_observability_hides_observations() -> None:
+    configs = {run.config for run in read_study(STUDIES / "partial-observability-mini.toml").runs}
+    assert {(config.memory.history, config.flicker) for config in configs} == {(1, 0.5)}

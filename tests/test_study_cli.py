@@ -1,0 +1,226 @@
+"""``lambda-replay study`` as a user has it: interrupted, killed, failing, repeated; results are the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lambda_replay.cli import main
+from lambda_replay.errors import ConfigError
+from lambda_replay.runs import RunLock
+from lambda_replay.studies.execute import lock_study
+from lambda_replay.studies.layout import make_layout
+from lambda_replay.studies.plan import read_study
+from lambda_replay.studies.status import read_status
+
+SAME_BYTES = ("metrics.jsonl", "episodes.csv", "weights.safetensors", "config.json")
+STUDY = """
+name = "small"
+environments = ["CartPole-v1"]
+seeds = 1
+baseline = "dqn"
+[defaults]
+steps = 2_500
+checkpoint_every = 200
+memory = {start = 200, capacity = 1_000}
+cache = {size = 400, refresh_every = 200, updates = 40}
+target = {copy_every = 200, update_every = 5}
+[arms.dqn]
+agent = "dqn"
+[arms.peng]
+estimator = "peng:0.5"
+"""
+# Two environments of a package of the user's own. One fails always; the other only the first time.
+ENVIRONMENTS = """
+from pathlib import Path
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Broken(CartPoleEnv):
+    def reset(self, **options):
+        raise OSError("the arm of the robot is off")
+
+class Shaky(CartPoleEnv):
+    def reset(self, **options):
+        flag = Path(__file__).with_name("shaken")
+        if not flag.exists():
+            flag.touch()
+            raise OSError("a cable is loose")
+        return super().reset(**options)
+
+gymnasium.register("Broken-v0", Broken)
+gymnasium.register("Shaky-v0", Shaky)
+"""
+
+
+def study_command(action: str, file: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "lambda_replay", "study", action, str(file), "--out", str(file.parent), *options]
+
+
+def study(action: str, file: Path, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = study_command(action, file, *options)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert finished.returncode == code, finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stderr
+    return finished
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(study("status", file, "--json").stdout)
+    return values
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def is_free(path: Path) -> bool:
+    """Whether no process works in a run directory any more."""
+    try:
+        RunLock(path).release()
+    except ConfigError:
+        return False
+    return True
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence with which a study command is refused."""
+    handler = signal.getsignal(signal.SIGTERM)
+    assert main(["study", *arguments]) == 2
+    signal.signal(signal.SIGTERM, handler)
+    sentence = capsys.readouterr().err
+    assert sentence.count("\n") == 1
+    return sentence
+
+
+@pytest.fixture(scope="module")
+def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a study that two workers have finished."""
+    file = tmp_path_factory.mktemp("finished") / "small.toml"
+    file.write_text(STUDY)
+    said = study("run", file, "--workers", "2").stdout
+    assert said.count("started ") == 2
+    assert said.count("finished ") == 2
+    assert "2 of 2 runs done" in said
+    return file
+
+
+def test_a_finished_study_has_everything_in_its_place(finished_study: Path) -> None:
+    directory = finished_study.parent / "studies" / "small"
+    for arm in ("dqn", "peng"):
+        assert (directory / "runs/CartPole-v1" / arm / "seed-0/weights.safetensors").exists()
+        assert "done: mean score" in (directory / "logs/CartPole-v1" / arm / "seed-0.log").read_text()
+    assert (directory / "report.html").stat().st_size > 10_000
+    status = read_json(finished_study)
+    assert status["counts"] == {"finished": 2, "running": 0, "waiting": 0, "failed": 0}
+    assert [(run["arm"], run["step"], run["steps"]) for run in status["runs"]] == [
+        ("dqn", 2_500, 2_500),
+        ("peng", 2_500, 2_500),
+    ]
+
+
+def test_finished_runs_are_not_run_again_and_a_changed_file_is_refused(
+    finished_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = finished_study.parent / "studies/small/runs/CartPole-v1/peng/seed-0/weights.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert "started " not in study("run", finished_study).stdout
+    assert weights.stat().st_mtime_ns == before
+    changed = finished_study.with_name("changed.toml")
+    changed.write_text(STUDY.replace("peng:0.5", "peng:0.6"))
+    for action in ("run", "status", "report"):
+        assert "(estimator)" in refuse(capsys, action, str(changed), "--out", str(changed.parent))
+
+
+def test_killed_and_interrupted_with_one_worker_it_gives_the_same_bytes(finished_study: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY)
+    plan = read_study(file)
+    layout, expected = make_layout(tmp_path, plan), make_layout(finished_study.parent, plan)
+    first, second = plan.runs
+
+    with subprocess.Popen(study_command("run", file, "--workers", "1"), text=True) as driver:
+        wait_for(lambda: any(layout.run(first).glob("checkpoints/*/state.json")))
+        assert [status.state for status in read_status(plan, layout)] == ["running", "waiting"]
+        with pytest.raises(ConfigError, match="another process is working in"):
+            lock_study(layout)
+        driver.kill()
+    wait_for(lambda: is_free(layout.run(first)))
+    assert [status.state for status in read_status(plan, layout)] == ["waiting", "waiting"]
+
+    with subprocess.Popen(study_command("run", file, "--workers", "1"), stderr=subprocess.PIPE, text=True) as driver:
+        wait_for(lambda: any(layout.run(second).glob("checkpoints/*/state.json")))
+        driver.send_signal(signal.SIGINT)
+        _, said = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "stopped with 1 of 2 runs done" in said
+    assert f"go on with: lambda-replay study run {file}" in said
+    assert not layout.mark(second).exists()
+
+    study("report", file)
+    study("run", file, "--workers", "1")
+    for run in plan.runs:
+        assert "lambda-replay resume" in layout.log(run).read_text()
+        for name in SAME_BYTES:
+            assert (layout.run(run) / name).read_bytes() == (expected.run(run) / name).read_bytes(), (run.label, name)
+
+
+def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "robots.py").write_text(ENVIRONMENTS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    file = tmp_path / "robots.toml"
+    short = STUDY.replace("2_500", "300").replace("CartPole-v1", "robots:Broken-v0").partition("[arms.dqn]")[0]
+    short = short.replace('["robots:Broken-v0"]', '["robots:Broken-v0", "robots:Shaky-v0"]').replace('"dqn"', '"peng"')
+    file.write_text(short.replace("target =", "# ") + '[arms.peng]\nestimator = "peng:0.5"\n')
+    finished = study("run", file, "--workers", "2", code=1)
+    reason = "the arm of the robot is off"
+    assert f"robots:Broken-v0 · peng · seed 0 failed: OSError: {reason}" in finished.stderr
+    assert "1 of 2 runs done" in finished.stdout
+    broken, shaky = read_json(file)["runs"]
+    assert (broken["state"], shaky["state"]) == ("failed", "finished")
+    assert reason in broken["reason"]
+    layout = make_layout(tmp_path, read_study(file))
+    for run in read_study(file).runs:
+        assert layout.log(run).read_text().count("--- ") == 2  # both were tried twice
+    assert json.loads(layout.failure(read_study(file).runs[0]).read_text())["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("run",), "name what it is about: lambda-replay study run FILE"),
+        (("go", "x.toml"), "run|status|report"),
+        (("run", "none.toml"), "there is no study file none.toml"),
+        (("run", "{file}", "--workers", "0"), "--workers is 0"),
+        (("run", "{file}", "--workers", "2", "--ray", "auto"), "--cpus-per-run"),
+        (("run", "{file}", "--gpus-per-run", "1"), "belong to --ray"),
+        (("report", "{file}"), "begin with: lambda-replay study run"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: Any, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY)
+    assert said in refuse(capsys, *(option.format(file="study.toml") for option in options))
+
+
+def test_an_unknown_game_is_told_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY.replace("CartPole-v1", "minatar/brekout"))
+    assert "minatar/breakout?" in refuse(capsys, "run", str(file), "--out", str(tmp_path))
+    assert not (tmp_path / "studies").exists()
