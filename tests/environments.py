@@ -21,6 +21,7 @@ from lambda_replay.config import (
     CacheConfig,
     ExplorationConfig,
     MemoryConfig,
+    MinAtarConfig,
     NetworkConfig,
     OptimizerConfig,
     RunConfig,
@@ -173,6 +174,7 @@ class Scripted:
         self._spec = EnvironmentSpec((2,), np.dtype(np.float32), num_actions, tuple("abcdefgh"[:num_actions]))
         self._tape = Tape() if tape is None else tape
         self.taken: dict[int, Taken] = {}  # by the number of the observation it was taken in
+        self.seen: dict[int, Observation] = {}  # every observation, by its number
         self.seeds: list[int] = []
 
     @property
@@ -209,7 +211,8 @@ class Scripted:
 
     def _observe(self) -> Observation:
         self._count += 1
-        return np.array([self._count, self._games], dtype=np.float32)
+        self.seen[self._count] = np.array([self._count, self._games], dtype=np.float32)
+        return self.seen[self._count]
 
 
 class TapeNetwork(nn.Module):
@@ -263,5 +266,6 @@ def tiny_config(
         exploration=ExplorationConfig(start=0.9, end=0.1, steps=300),
         optimizer=OptimizerConfig(batch_size=8, learning_rate=1e-2),
         network=NetworkConfig(hidden=(16,)),
+        minatar=MinAtarConfig() if env.startswith("minatar/") else None,
     )
     return override(config, changes)

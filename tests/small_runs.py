@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lambda_replay.config import RunConfig, override
+from lambda_replay.config import AgentName, RunConfig, override, to_dict
 from lambda_replay.loop import Event
 from lambda_replay.presets import make_config
 from lambda_replay.runner import Run, finish_run, resume_run, start_run
@@ -16,37 +17,29 @@ RESULTS = ("weights.safetensors", "metrics.jsonl", "episodes.csv")
 INTERVAL = 60  # agent steps between boundaries, each with a checkpoint
 
 
-def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int = 1, **values: Any) -> RunConfig:
-    """Boundaries at 120, 180, 240, ... of 420 steps; on Atari a small network."""
-    kind = {"network": {"kind": "mlp", "hidden": (16,)}} if env.startswith("atari/") else {}
-    config = make_config(env, agent=agent)  # type: ignore[arg-type]
-    part = (
-        {"cache": {"size": 60, "block_length": 20, "refresh_every": INTERVAL, "updates": 4}}
-        if agent == "dqn-lambda"
-        else {"target": {"copy_every": INTERVAL, "update_every": 4}}
-    )
-    memory = {"memory": {"capacity": 240, "start": 120}}
-    common = {"envs": envs, "steps": 420, "checkpoint_every": 1, "device": "cpu"}
-    return override(config, _merged(_merged({**common, **memory, **part, **kind}, values), {}))
+def small_config(env: str = "CartPole-v1", agent: AgentName = "dqn-lambda", envs: int = 1, **values: Any) -> RunConfig:
+    """Boundaries at 120, 180, 240, ... of 420 steps; on Atari a small network. ``values`` replace any of it."""
+    small: dict[str, Any] = {
+        "envs": envs,
+        "steps": 420,
+        "checkpoint_every": 1,
+        "device": "cpu",
+        "memory": {"capacity": 240, "start": 120},
+    }
+    if agent == "dqn-lambda":
+        small["cache"] = {"size": 60, "block_length": 20, "refresh_every": INTERVAL, "updates": 4}
+    else:
+        small["target"] = {"copy_every": INTERVAL, "update_every": 4}
+    if env.startswith("atari/"):
+        small["network"] = {"kind": "mlp", "hidden": (16,)}
+    return override(override(make_config(env, agent=agent), small), values)
 
 
-def _merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for name, value in more.items():
-        both_tables = isinstance(value, dict) and isinstance(merged.get(name), dict)
-        merged[name] = _merged(merged[name], value) if both_tables else value
-    return merged
-
-
-def arguments_of(config: RunConfig, directory: Path) -> list[str]:
-    """What follows ``train`` on the command line to run a config."""
-    import json
-
-    from lambda_replay.config import to_dict
-
-    path = directory / f"{abs(hash(str(config)))}.json"
+def train_command(config: RunConfig, directory: Path, out: Path) -> list[str]:
+    """The arguments of the command line that run a config."""
+    path = directory / f"{out.name}.config.json"
     path.write_text(json.dumps(to_dict(config)))
-    return ["--config", str(path)]
+    return ["train", "--config", str(path), "--out", str(out)]
 
 
 class Stopped(Exception):

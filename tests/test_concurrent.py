@@ -85,7 +85,9 @@ def test_acting_uses_the_network_of_before_the_training(tmp_path: Path) -> None:
     frozen = override(concurrent, {"cache": {"schedule": "burst"}, "optimizer": {"learning_rate": 1e-12}})
     train_run(tmp_path / "concurrent", concurrent)
     train_run(tmp_path / "frozen", frozen)
-    assert (tmp_path / "concurrent" / "episodes.csv").read_bytes() == (tmp_path / "frozen" / "episodes.csv").read_bytes()
+    assert (tmp_path / "concurrent" / "episodes.csv").read_bytes() == (
+        tmp_path / "frozen" / "episodes.csv"
+    ).read_bytes()
 
 
 def test_metrics_come_at_the_end_of_the_window_they_describe(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.presets import make_config
+from lambda_replay.studies.attempt import find_reason
 from lambda_replay.studies.execute import check_room, default_workers, tidy_finished
 from lambda_replay.studies.key_lines import find_key_lines, line_of
 from lambda_replay.studies.layout import Layout, check_configs, make_layout
@@ -241,6 +242,20 @@ def test_time_left_is_judged_by_runs_of_the_same_arm(study: Study, tmp_path: Pat
     assert seconds_left(statuses, workers=2) == pytest.approx(40)  # the longest alone
     assert seconds_left(statuses[2:], workers=2) is None
     assert seconds_left(statuses[:1], workers=2) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("step 1 of 9\nlambda-replay: no disk.\n", "no disk."),
+        ("Traceback (most …):\n  File x\n    f()\nOSError: off\ngo on with: resume\n", "OSError: off"),
+        ("lambda-replay: checkpoint 4 is damaged.\nTraceback (most …):\n  f()\nKeyError: 'k'\n", "KeyError: 'k'"),
+        ("Killed\n\n", "Killed"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_a_failure_is_found_in_what_was_said(said: str, reason: str) -> None:
+    assert find_reason(said) == reason
 
 
 def test_workers_share_the_cores_by_the_threads_of_a_run(tmp_path: Path) -> None:

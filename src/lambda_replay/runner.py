@@ -99,8 +99,15 @@ class Run:
         self._resumed_at: int | None = None
 
     def close(self) -> None:
-        """Let other processes into the run directory."""
+        """Let go of everything, the run directory too; closing twice does no harm."""
+        self._close_files()
         self._lock.release()
+
+    def _close_files(self) -> None:
+        if self.log is not None:
+            self.log.close()
+        for environment in self._environments:
+            environment.close()
 
     def restore(self, checkpoint: Checkpoint) -> list[int]:
         """Go back to a sound checkpoint; the streams whose environment could not repeat its game."""
@@ -152,9 +159,7 @@ class Run:
                 on_event(event)
             self.log.sync()
         finally:
-            self.log.close()
-            for environment in self._environments:
-                environment.close()
+            self._close_files()
         self._save_final_weights()
 
     def _write(self, event: Event, log: RunLog) -> None:
@@ -252,6 +257,7 @@ def resume_run(
             keep_checkpoints(path, checkpoint.step)
         environments = make_environments(config)
         run = Run(path, config, environments=environments, network=network, lock=lock, recorded=recorded)
+        on_failure.callback(run.close)
         if keep_memory:
             amend_provenance(path, recorded, keep_memory=True)
         if checkpoint is not None:

@@ -35,7 +35,7 @@ def draw_block(block: Block, estimators: Sequence[Estimator], out_png: Path, tit
             "step of the block (dotted: the episode ends; dots on the axis: the action was not greedy)"
         )
 
-    return write_atomically(out_png, render(draw, (9.0, 9.0), ["png"])["png"])
+    return write_atomically(out_png, render(draw, (10.0, 9.0), ["png"])["png"])
 
 
 def _mark_ends(axes: Any, block: Block) -> None:
@@ -52,14 +52,18 @@ def _draw_rewards(axes: Any, block: Block) -> None:
 
 def _draw_q_values(axes: Any, block: Block) -> None:
     steps = np.arange(block.rewards.shape[1])
-    axes.fill_between(
-        steps, block.q_values[0, :-1].min(axis=-1), block.greedy_values[0, :-1], color="#e3e6ea", label="all actions"
-    )
+    greedy = _where_transition(block, block.greedy_values[0, :-1])
+    lowest = _where_transition(block, block.q_values[0, :-1].min(axis=-1))
+    axes.fill_between(steps, lowest, greedy, color="#e3e6ea", label="all actions")
+    axes.plot(steps, greedy, color="#4aa8e8", linewidth=3.5, label="max Q(s, ·)")
     axes.plot(steps, _where_transition(block, block.action_values[0, :-1]), color="#3d434b", label="Q(s, a) taken")
-    axes.plot(steps, block.greedy_values[0, :-1], color="#0072b2", linewidth=1.2, label="max Q(s, ·)")
     explored = np.flatnonzero(~is_greedy(block)[0, :-1] & block.is_transition[0])
     axes.plot(explored, np.full(len(explored), axes.get_ylim()[0]), "o", color="#d55e00", markersize=3, clip_on=False)
-    axes.legend(loc="upper left", ncols=3, fontsize=8)
+    _put_legend(axes)
+
+
+def _put_legend(axes: Any) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8.5, handlelength=2.6)
 
 
 def _draw_explanations(returns_axes: Any, trace_axes: Any, block: Block, explanations: dict[str, Explanation]) -> None:
@@ -79,7 +83,7 @@ def _draw_explanations(returns_axes: Any, trace_axes: Any, block: Block, explana
         if shown is not None:
             row = np.broadcast_to(shown, block.rewards.shape)[0]
             trace_axes.step(steps, _where_transition(block, row), where="mid", **{**style, "linewidth": 1.3})
-    returns_axes.legend(loc="upper left", ncols=3, fontsize=8)
+    _put_legend(returns_axes)
     trace_axes.set_ylim(-0.05, 1.05)
 
 

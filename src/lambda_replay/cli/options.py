@@ -34,7 +34,7 @@ def parse(kind: type[T], arguments: list[str], *, usage: str, default: T | None 
 
 
 def _call_tyro(kind: type[T], arguments: list[str], usage: str, default: T | None) -> T:
-    markers: Any = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
+    markers: Any = (tyro.conf.AvoidSubcommands,)
     given: dict[str, Any] = {} if default is None else {"default": default}
     return tyro.cli(kind, args=arguments, prog=usage, config=markers, **given)
 

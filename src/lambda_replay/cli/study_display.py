@@ -130,7 +130,7 @@ def _overview(study: Study, statuses: Sequence[RunStatus]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("arm", no_wrap=True)
     for environment in study.environments:
-        table.add_column(environment, no_wrap=True)
+        table.add_column(environment.replace("/", "/\n"), no_wrap=True)  # narrower, so that whole names are seen
     for arm in study.arms:
         table.add_row(arm, *(Text.assemble(*cells.get((arm, env), [])) for env in study.environments))
     return table

@@ -140,15 +140,27 @@ def _open_log(path: Path, command: list[str]) -> BinaryIO:
 
 
 def _reason(log: Path, start: int, returncode: int) -> str:
-    """What the process said last: its own sentence about a failure, or the last line of all."""
-    with log.open("rb") as file:
-        file.seek(start)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    """Why the process that began to write at ``start`` failed, in one sentence."""
     if returncode < 0:
         return f"it was ended by {signal.Signals(-returncode).name}, perhaps for want of memory; see {log}"
-    ours = [line.removeprefix("lambda-replay: ") for line in lines if line.startswith("lambda-replay: ")]
-    said = ours or lines
-    return said[-1] if said else f"it ended with exit code {returncode} and said nothing"
+    with log.open("rb") as file:
+        file.seek(start)
+        said = file.read().decode(errors="replace")
+    return find_reason(said) or f"it ended with exit code {returncode} and said nothing"
+
+
+def find_reason(said: str) -> str:
+    """The last sentence about a failure: one of ours, or the exception under a traceback; otherwise the last line."""
+    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    reason = lines[-1] if lines else ""
+    is_traceback = False
+    for line in lines:
+        if line.startswith("lambda-replay: "):
+            reason = line.removeprefix("lambda-replay: ")
+        elif is_traceback and not line.startswith(" "):
+            reason, is_traceback = line, False
+        is_traceback = is_traceback or line.startswith("Traceback ")
+    return reason.strip()
 
 
 def _write_json(path: Path, values: Mapping[str, object]) -> None:

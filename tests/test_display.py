@@ -1,0 +1,157 @@
+"""What a run shows: a live panel on a terminal, plain lines elsewhere; the pseudo-terminal itself is in test_cli."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from environments import Scripted, make_loop, tiny_config
+from rich.console import Console
+
+from lambda_replay.cli import display as display_module
+from lambda_replay.cli.display import Display, sparkline
+from lambda_replay.config import RunConfig
+from lambda_replay.loop import Loop
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        monkeypatch.setattr(display_module.time, "monotonic", lambda: self.now)
+
+
+def show(config: RunConfig, clock: Clock, *, is_terminal: bool, seconds_per_event: float = 1.0) -> tuple[str, Loop]:
+    """Everything printed by a whole run in which every event takes some seconds."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=is_terminal, width=100, color_system=None, legacy_windows=False)
+    loop = make_loop(config, [Scripted("....T......U", num_actions=3)])
+    with Display(config, loop, "the title", console) as display:
+        for event in loop.run():
+            clock.now += seconds_per_event
+            display.on_event(event)
+    return file.getvalue(), loop
+
+
+# --- golden -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([0.0, 7.0], "▁█  0 … 7"),
+        ([0.0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█  0 … 7"),
+        ([3.0, 3.0, 3.0], "▁▁▁  3 … 3"),
+        ([-1.0, 1.0], "▁█  -1 … 1"),
+        ([], "no game has ended yet"),
+    ],
+)
+def test_a_row_of_small_bars(values: list[float], bars: str) -> None:
+    assert sparkline(values, width=48) == bars
+
+
+def test_many_values_are_averaged_down_to_the_width() -> None:
+    """100 values over at most 10 bars: tens, whose means are 4.5, 14.5 … 94.5."""
+    bars, _, span = sparkline([float(value) for value in range(100)], width=10).partition("  ")
+    assert len(bars) == 10
+    assert list(bars) == sorted(bars)
+    assert span == "4.5 … 94.5"
+    assert len(sparkline([1.0] * 101, width=10).partition("  ")[0]) <= 10
+
+
+# --- plain lines ------------------------------------------------------------------------------------------------------
+
+
+def test_plain_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, loop = show(tiny_config("Scripted-v0"), Clock(monkeypatch), is_terminal=False)
+    lines = out.splitlines()
+    assert lines[0] == "the title"
+    assert "\x1b" not in out
+    assert len(lines) > 3
+    for line in lines[1:]:
+        for word in ("step", "of 400", "steps/s", "left", "score (last 100)", "games", "ε", "loss", "|TD error|"):
+            assert word in line, word
+    assert lines[-1].startswith("step       400 of 400 |")
+    assert f"games {loop.num_games} |" in lines[-1]
+    assert f"score (last 100) {loop.score:.4g}" in lines[-1]
+    assert "ε 0.1 " in lines[-1]
+
+
+def test_plain_lines_come_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("Scripted-v0")
+    slow, _ = show(config, Clock(monkeypatch), is_terminal=False, seconds_per_event=10.0)
+    quick, _ = show(config, Clock(monkeypatch), is_terminal=False, seconds_per_event=0.001)
+    events = len(list(make_loop(config, [Scripted("....T......U", num_actions=3)]).run()))
+    assert len(slow.splitlines()) == events + 2
+    assert len(quick.splitlines()) == 2
+
+
+def test_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 100 of 400 steps in 20 seconds: 5 steps a second and a minute left."""
+    clock = Clock(monkeypatch)
+    config = tiny_config("Scripted-v0")
+    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    display = Display(config, loop, "title", Console(file=io.StringIO()))
+    assert " | – left" in display.line()  # nothing is known yet
+    loop.step, clock.now = 100, clock.now + 20
+    assert "step       100 of 400 | 5 steps/s | 1 min 00 s left" in display.line()
+    loop.step, clock.now = 101, clock.now + 100_000
+    assert " h " in display.line()
+
+
+def test_what_is_not_known_yet_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("Scripted-v0")
+    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    line = Display(config, loop, "title", Console(file=io.StringIO())).line()
+    assert "score (last 100) – | games 0 | ε 1 | loss – | mean |TD error| –" in line
+
+
+@pytest.mark.parametrize(
+    ("estimator", "words"),
+    [("median", "λ chosen"), ("watkins:0.9", "traces cut"), ("peng:0.9", "return − Q")],
+)
+def test_what_the_estimator_does_is_shown(monkeypatch: pytest.MonkeyPatch, estimator: str, words: str) -> None:
+    out, _ = show(tiny_config("Scripted-v0", estimator=estimator), Clock(monkeypatch), is_terminal=False)
+    assert words in out.splitlines()[-1]
+
+
+# --- the panel --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "boundary"), [({}, "next refresh"), ({"agent": "dqn"}, "next target copy")], ids=["dqn-lambda", "dqn"]
+)
+def test_the_panel_on_a_terminal(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], boundary: str) -> None:
+    out, loop = show(tiny_config("Scripted-v0", **changes), Clock(monkeypatch), is_terminal=True)
+    last = out[out.rindex("the title") :]
+    for word in (
+        "step 400 of 400",
+        "steps/s",
+        "left",
+        "score (last 100)",
+        "games",
+        "ε",
+        "loss",
+        "|TD error|",
+        boundary,
+    ):
+        assert word in last, word
+    assert re.search(rf"{boundary}\s+in \d+ steps", last)
+    assert f"{loop.score:.4g}" in last
+    assert any(bar in last for bar in "▁▂▃▄▅▆▇█")
+
+
+def test_the_panel_counts_down_to_the_next_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start at 100 and refresh every 50: at step 30 it is 70 away, at step 120 30, and at a refresh a whole window."""
+    config = tiny_config("Scripted-v0")
+    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    for step, left in ((0, 100), (30, 70), (120, 30), (150, 50)):
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=True, width=100, color_system=None, legacy_windows=False)
+        loop.step = step
+        with Display(config, loop, "title", console):
+            pass
+        assert re.search(rf"next refresh\s+in {left} steps", file.getvalue()), step

@@ -1,0 +1,196 @@
+"""What a run is said to need against what it takes, and the sentence when that is not there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from environments import tiny_config
+
+from lambda_replay import resources
+from lambda_replay.agents import make_agent
+from lambda_replay.cache import Cache, refresh
+from lambda_replay.checkpoints import spare_slots
+from lambda_replay.config import RunConfig, override
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import ConfigError
+from lambda_replay.presets import make_config
+from lambda_replay.randomness import make_streams
+from lambda_replay.resources import available_ram, check_room, estimate, in_words
+from lambda_replay.spellings import parse_estimator
+
+VECTOR = EnvironmentSpec((4,), np.dtype(np.float32), 2, ("left", "right"))
+PLANES = EnvironmentSpec((10, 10, 4), np.dtype(np.bool_), 3, ("a", "b", "c"))
+PIXELS = EnvironmentSpec((84, 84), np.dtype(np.uint8), 6, tuple("abcdef"))
+
+
+class DiskUsage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def set_free(monkeypatch: pytest.MonkeyPatch, *, disk: int = 10**12, ram: int = 10**12) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: DiskUsage(10**13, 0, disk))
+    monkeypatch.setattr(resources, "available_ram", lambda: ram)
+
+
+# --- golden -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1_000, "1 kB"),
+        (1_234, "1.23 kB"),
+        (56_789, "56.8 kB"),
+        (999_400, "999 kB"),
+        (999_600, "1 MB"),  # never "1e+03 kB"
+        (7_070_000_000, "7.07 GB"),
+        (2.5e12, "2.5 TB"),
+        (1.234e15, "1234 TB"),
+    ],
+)
+def test_bytes_in_words(num_bytes: float, words: str) -> None:
+    assert in_words(num_bytes) == words
+
+
+def test_a_million_atari_frames_take_at_most_7_2_gigabytes() -> None:
+    """84·84 + 14 bytes each: 7.07 GB; with checkpoints, spare slots come on top."""
+    config = override(make_config("atari/pong"), {"checkpoint_every": 0})
+    needs = estimate(config, PIXELS)
+    assert needs.replay_bytes == 7_070_000_000
+    assert needs.disk_bytes == needs.replay_bytes
+    assert needs.ram_bytes < 1_000_000_000
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [VECTOR, PLANES, PIXELS])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"envs": 2, "memory": {"capacity": 501}},
+        {"checkpoint_every": 100, "memory": {"storage": "disk"}},
+        {"checkpoint_every": 70, "memory": {"storage": "disk"}, "envs": 2},
+    ],
+)
+def test_the_replay_memory_takes_what_was_said(tmp_path: Path, spec: EnvironmentSpec, changes: dict[str, Any]) -> None:
+    config = tiny_config("Some-v0", **changes)
+    needs = estimate(config, spec)
+    is_on_disk = config.memory.storage == "disk"
+    memory = make_agent(
+        config,
+        spec,
+        make_streams(0, config.envs),
+        spare_slots=spare_slots(config.checkpoint_interval, config.envs),
+        memory_directory=tmp_path / "memory" if is_on_disk else None,
+    ).memory
+    assert needs.replay_bytes == memory.nbytes
+    if is_on_disk:
+        files = sum(path.stat().st_size for path in (tmp_path / "memory").iterdir())
+        assert needs.disk_bytes == files
+        assert needs.ram_bytes < 10**9
+    else:
+        assert needs.disk_bytes == 0
+        assert needs.ram_bytes >= memory.nbytes
+
+
+def make_cache(config: RunConfig) -> Cache:
+    memory = make_agent(config, VECTOR, make_streams(0, 1)).memory
+    memory.begin(np.zeros(4, dtype=np.float32))
+    for _ in range(200):
+        memory.append(0, 0.0, np.zeros(4, dtype=np.float32))
+    assert config.cache is not None
+    return refresh(
+        memory,
+        lambda states: np.zeros((len(states), 2), dtype=np.float32),
+        parse_estimator(config.estimator),
+        discount=0.9,
+        size=config.cache.size,
+        block_length=config.cache.block_length,
+        rng=np.random.default_rng(0),
+    )
+
+
+def test_the_cache_takes_no_more_than_was_said() -> None:
+    config = tiny_config("Some-v0")
+    said = estimate(config, VECTOR).cache_bytes
+    assert make_cache(config).nbytes <= said < 3 * make_cache(config).nbytes
+
+
+def test_agent_dqn_needs_no_cache() -> None:
+    assert estimate(tiny_config(agent="dqn"), VECTOR).cache_bytes == 0
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_just_fits_is_let_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = override(tiny_config(), {"memory": {"storage": "disk"}})
+    needs = estimate(config, PIXELS)
+    set_free(monkeypatch, disk=needs.disk_bytes, ram=needs.ram_bytes)
+    check_room(config, PIXELS, tmp_path / "runs" / "new")
+    set_free(monkeypatch, disk=needs.disk_bytes - 1, ram=needs.ram_bytes)
+    with pytest.raises(ConfigError):
+        check_room(config, PIXELS, tmp_path / "runs" / "new")
+    set_free(monkeypatch, disk=needs.disk_bytes, ram=needs.ram_bytes - 1)
+    with pytest.raises(ConfigError):
+        check_room(config, PIXELS, tmp_path / "runs" / "new")
+
+
+def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    set_free(monkeypatch, disk=5_000_000_000)
+    with pytest.raises(ConfigError) as caught:
+        check_room(override(make_config("atari/pong"), {"checkpoint_every": 0}), PIXELS, tmp_path)
+    sentence = str(caught.value)
+    assert "7.07 GB" in sentence
+    assert "5 GB" in sentence
+    assert "memory.capacity" in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"memory": {"storage": "ram"}, "checkpoint_every": 0}, "memory.capacity"),
+        ({"cache": {"size": 100_000_000}}, "cache.size"),
+    ],
+)
+def test_too_little_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], remedy: str
+) -> None:
+    set_free(monkeypatch, ram=1_000_000_000)
+    config = override(make_config("atari/pong"), changes)
+    with pytest.raises(ConfigError) as caught:
+        check_room(config, PIXELS, tmp_path)
+    sentence = str(caught.value)
+    assert in_words(estimate(config, PIXELS).ram_bytes) in sentence
+    assert "1 GB" in sentence
+    assert remedy in sentence
+
+
+def test_the_disk_is_looked_at_where_the_run_will_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The directory does not exist yet: the first one above it that does."""
+    looked_at = []
+
+    def disk_usage(path: Path) -> DiskUsage:
+        looked_at.append(Path(path))
+        return DiskUsage(10**13, 0, 10**12)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    check_room(tiny_config(), VECTOR, tmp_path / "a" / "b" / "c")
+    monkeypatch.chdir(tmp_path)
+    check_room(tiny_config(), VECTOR, Path("runs/new"))
+    assert looked_at == [tmp_path, tmp_path]
+
+
+def test_available_memory_is_that_of_a_computer() -> None:
+    assert 50_000_000 < available_ram() < 10**14
