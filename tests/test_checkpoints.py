@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ class Endings:
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_nothing_a_kept_checkpoint_relies_on_is_ever_overwritten(
     chunk: int, no_sync: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, data: Any
@@ -327,7 +328,8 @@ def test_damage_to_a_log_is_found_as_far_as_a_checkpoint_needs_it(
     assert all(LOG in sentence for step in (12, 18) for sentence in story.damage(step))
 
 
-def crash_points(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> Iterator[None]:
+@contextmanager
+def crash(at: int, error: BaseException) -> Iterator[None]:
     """Let the so-maniest call that changes the disk fail."""
     calls = 0
 
@@ -341,25 +343,19 @@ def crash_points(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException)
 
         return call
 
-    for owner, name in (
-        (os, "fsync"),
-        (os, "replace"),
-        (os, "mkdir"),
-        (os, "unlink"),
-        (os, "rmdir"),
-        (Path, "write_bytes"),
-        (lr.ReplayMemory, "flush"),
-    ):
-        monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
-    yield
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "replace", "mkdir", "unlink", "rmdir"):
+            patch.setattr(os, name, wrap(getattr(os, name)))
+        patch.setattr(Path, "write_bytes", wrap(Path.write_bytes))
+        patch.setattr(lr.ReplayMemory, "flush", wrap(lr.ReplayMemory.flush))
+        yield
 
 
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "stopped"]
 )
 def test_a_crash_at_any_point_of_saving_leaves_a_sound_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    tmp_path: Path, no_sync: None, error: BaseException
 ) -> None:
     for at in range(1, 200):
         run = tmp_path / str(at)
@@ -369,15 +365,12 @@ def test_a_crash_at_any_point_of_saving_leaves_a_sound_checkpoint(
             story.play(lambda: False, steps)
             story.save()
         story.play(lambda: False, 6)
-        crash = crash_points(monkeypatch, at, error)
-        next(crash)
+        has_crashed = False
         try:
-            story.save()
-            has_crashed = False
+            with crash(at, error):
+                story.save()
         except (OSError, KeyboardInterrupt):
             has_crashed = True
-        finally:
-            next(crash, None)
         newest, *older = saved_steps(run)
         assert newest in (18, 24)
         assert not any(story.damage(step) for step in saved_steps(run))

@@ -1,4 +1,4 @@
-"""Acting while training: the result does not depend on which of the two is faster, and it resumes like everything else."""
+"""Acting while training: the result does not depend on which of the two is faster, and the run resumes as any other."""
 
 from __future__ import annotations
 

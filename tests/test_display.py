@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from typing import Any
 
 import pytest
 from environments import Scripted, make_loop, tiny_config
 from rich.console import Console
 
-from lambda_replay.cli import display as display_module
 from lambda_replay.cli.display import Display, sparkline
 from lambda_replay.config import RunConfig
 from lambda_replay.loop import Loop
@@ -21,7 +21,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr(display_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 def show(config: RunConfig, clock: Clock, *, is_terminal: bool, seconds_per_event: float = 1.0) -> tuple[str, Loop]:

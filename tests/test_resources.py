@@ -53,11 +53,14 @@ def set_free(monkeypatch: pytest.MonkeyPatch, *, disk: int = 10**12, ram: int = 
         (999_600, "1 MB"),  # never "1e+03 kB"
         (7_070_000_000, "7.07 GB"),
         (2.5e12, "2.5 TB"),
-        (1.234e15, "1234 TB"),
     ],
 )
 def test_bytes_in_words(num_bytes: float, words: str) -> None:
     assert in_words(num_bytes) == words
+
+
+def test_bytes_in_words_are_never_powers_of_ten() -> None:
+    assert not [size for size in range(1, 200) if "e" in in_words(1.2345**size).replace("bytes", "")]
 
 
 def test_a_million_atari_frames_take_at_most_7_2_gigabytes() -> None:

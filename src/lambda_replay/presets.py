@@ -61,19 +61,19 @@ def _minatar() -> dict[str, Any]:
         "cache": CacheConfig(size=16_000, block_length=100, refresh_every=1_000),
         "target": TargetConfig(copy_every=1_000, update_every=4),
         "exploration": ExplorationConfig(start=1.0, end=0.1, steps=100_000),
-        "optimizer": OptimizerConfig(learning_rate=3e-4, epsilon=1e-4),
-        "network": NetworkConfig(),
+        "optimizer": OptimizerConfig(learning_rate=1e-3, epsilon=1e-4),
     }
 
 
 def _classic() -> dict[str, Any]:
     return {
-        "estimator": "peng:0.75",
+        "estimator": "peng:0.9",
         "steps": 50_000,
         "memory": MemoryConfig(capacity=50_000, start=1_000, history=1),
-        "cache": CacheConfig(size=4_000, block_length=50, refresh_every=250, updates=125),
+        "checkpoint_every": 10_000,
+        "cache": CacheConfig(size=2_000, block_length=50, refresh_every=100, updates=50),
         "target": TargetConfig(copy_every=500, update_every=2),
         "exploration": ExplorationConfig(start=1.0, end=0.05, steps=10_000),
-        "optimizer": OptimizerConfig(learning_rate=5e-4, epsilon=1e-5),
+        "optimizer": OptimizerConfig(learning_rate=1e-3, epsilon=1e-5, loss="huber"),
         "network": NetworkConfig(hidden=(128, 128)),
     }

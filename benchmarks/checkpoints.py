@@ -1,0 +1,360 @@
+"""What crash safety costs: saving, checking on resume, and a memory in files instead of RAM, with full-size Atari slots.
+
+    python benchmarks/checkpoints.py --directory DIRECTORY_ON_A_REAL_DISK
+
+takes some ten minutes, 10 GB of disk and 17 GB of RAM, prints tables and one line of JSON, and removes its files.
+``--capacity 100000`` does the same in a tenth of everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+from lambda_replay.agents import make_agent
+from lambda_replay.checkpoints import Checkpoint, MemoryChecksums, find_damage, read_state, save_checkpoint, spare_slots
+from lambda_replay.config import RunConfig, override, to_dict
+from lambda_replay.loop import Boundary, Loop
+from lambda_replay.memory import ReplayMemory
+from lambda_replay.presets import make_config
+from lambda_replay.randomness import make_streams
+from lambda_replay.resources import available_ram, in_words
+from lambda_replay.runner import make_environments
+
+SLOT_BYTES = 84 * 84 + 14
+LOG = "metrics.jsonl"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure, and where."""
+
+    directory: Path = Path()  # a directory on the disk to measure; a temporary one is made in it
+    capacity: int = 1_000_000  # slots of the largest memory; paper 1,000,000
+    cycles: int = 8  # refreshes per contender in the comparison of files and RAM
+    limits: tuple[float, ...] = (4.0, 2.0)  # GB of memory, page cache included, for the runs that do not fit
+    only: tuple[str, ...] = ("saving", "checking", "files-or-ram", "too-small")  # parts to measure
+    measure_limited: Path | None = None  # internal: measure training on the memory files of this directory
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One checkpoint."""
+
+    memory_slots: int
+    steps_since_last: int
+    seconds: float
+    bytes_written: int
+
+
+def atari_config(capacity: int, storage: str) -> RunConfig:
+    """The paper's settings with a fifth of F, S and the updates, so that a cycle takes seconds; their ratios are kept."""
+    return override(
+        make_config("atari/pong"),
+        {
+            "steps": 10**9,
+            "checkpoint_every": 50_000 if storage == "disk" else 0,
+            "device": "cpu",
+            "memory": {"capacity": capacity, "storage": storage, "start": min(50_000, capacity // 2)},
+            "cache": {"size": 16_000, "refresh_every": 2_000},
+        },
+    )
+
+
+def fill(memory: ReplayMemory, slots: int) -> None:
+    """As after ``slots`` steps of games that last 1,000 each."""
+    rng = np.random.default_rng(0)
+    block = rng.integers(0, 256, (1_024, *memory.observation_shape), dtype=np.uint8)
+    for first in range(0, slots, len(block)):
+        last = min(slots, first + len(block))
+        memory.observations[first:last] = block[: last - first]
+        memory.observations[first:last, 0, 0] = first % 251
+    memory.actions[:slots] = rng.integers(0, 6, slots)
+    memory.actions[999:slots:1_000] = -1
+    memory.behaviour_probs[:slots] = 0.5
+    memory.frames[:slots] = 4
+    memory.set_state({"written": [slots], "is_open": [0]})
+
+
+def append(memory: ReplayMemory, steps: int) -> None:
+    frames = np.random.default_rng(1).integers(0, 256, (64, *memory.observation_shape), dtype=np.uint8)
+    for number in range(steps):
+        memory.append(number % 6, 0.0, frames[number % 64], behaviour_prob=0.5)
+
+
+def disk_bytes() -> int:
+    """Bytes this process has sent towards the disk so far; what the kernel wrote back by itself is not among them."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+
+
+class Savings:
+    """Checkpoints of one memory on disk, as a run of the paper's config makes them."""
+
+    def __init__(self, run: Path, capacity: int) -> None:
+        run.mkdir()
+        (run / LOG).write_text("")
+        self._run, self._config, self._step = run, atari_config(capacity, "disk"), 0
+        self.memory = ReplayMemory(
+            capacity,
+            (84, 84),
+            np.uint8,
+            4,
+            spare=spare_slots(self._config.checkpoint_interval, 1),
+            directory=run / "memory",
+        )
+        streams = make_streams(0, 1)
+        spec = make_environments(self._config)[0].spec
+        learner = make_agent(override(self._config, {"memory": {"capacity": 60_000}}), spec, streams).learner
+        self._weights, self._optimizer = learner.weights(), learner.optimizer_state()
+        self._checksums = MemoryChecksums()
+
+    def save(self, steps: int) -> Saving:
+        append(self.memory, steps)
+        self._step += steps + 1
+        state = {
+            "config": to_dict(self._config),
+            "device": "cpu",
+            "threads": 1,
+            "seconds": 0.0,
+            "loop": {},
+            "agent": {},
+            "streams": {},
+            "memory": self.memory.get_state(),
+            "logs": {LOG: 0},
+        }
+        written, began = disk_bytes(), time.perf_counter()
+        checkpoint = Checkpoint(self._step, state, self._weights, self._optimizer)
+        save_checkpoint(self._run, checkpoint, self.memory, self._checksums)
+        seconds = time.perf_counter() - began
+        new = steps * SLOT_BYTES + sum(file.stat().st_size for file in (self._run / "checkpoints").glob("*/*")) // 2
+        return Saving(self.memory.window, steps, seconds, max(disk_bytes() - written, new))
+
+    def check(self) -> float:
+        """Seconds to check the newest checkpoint, as resume does."""
+        began = time.perf_counter()
+        assert not list(find_damage(self._run, read_state(self._run, self._step), self._run / "memory"))
+        return time.perf_counter() - began
+
+
+def measure_saving(place: Path, options: Options) -> Iterator[Saving]:
+    """Seconds and bytes of a checkpoint, by the steps since the last one and by the size of the memory."""
+    for capacity in (options.capacity // 10, options.capacity // 3, options.capacity):
+        savings = Savings(place / f"saving-{capacity}", capacity)
+        fill(savings.memory, capacity)
+        savings.memory.begin(np.zeros((84, 84), np.uint8))
+        savings.save(0)  # reads the whole memory once; in a run every chunk is read when it is new
+        for steps in (1_000, 10_000, 50_000) if capacity == options.capacity else (50_000,):
+            for _ in range(3):
+                yield savings.save(steps)
+        if capacity < options.capacity or "checking" not in options.only:
+            shutil.rmtree(place / f"saving-{capacity}")
+        else:
+            yield from _measure_checking(savings, place / f"saving-{capacity}")
+
+
+CHECKING: dict[str, float] = {}
+
+
+def _measure_checking(savings: Savings, run: Path) -> Iterator[Saving]:
+    CHECKING["seconds, from the page cache"] = savings.check()
+    forget(run / "memory")
+    CHECKING["seconds, from the disk"] = savings.check()
+    shutil.rmtree(run)
+    yield from ()
+
+
+def forget(directory: Path) -> None:
+    """Let the page cache forget the files, once they are on the disk."""
+    for path in directory.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+class Training:
+    """The real loop on a full memory; a cycle is one refresh with its updates and 2,000 steps of Pong."""
+
+    def __init__(self, config: RunConfig, directory: Path | None, *, is_full: bool = False) -> None:
+        streams, environments = make_streams(0, 1), make_environments(config)
+        spare = spare_slots(config.checkpoint_interval, 1)
+        agent = make_agent(config, environments[0].spec, streams, spare_slots=spare, memory_directory=directory)
+        if is_full:
+            agent.memory.set_state({"written": [config.memory.capacity], "is_open": [0]})
+        else:
+            fill(agent.memory, config.memory.capacity)
+        self._cycle_steps = config.boundary_every
+        loop = Loop(config, environments, agent, streams)
+        loop.step = config.memory.start
+        self._events = loop.run()
+        self.cycle()  # up to the first boundary
+
+    def cycle(self) -> float:
+        """Go on to the next boundary; agent steps per second."""
+        began = time.perf_counter()
+        while not isinstance(next(self._events), Boundary):
+            pass
+        return self._cycle_steps / (time.perf_counter() - began)
+
+
+def measure_files_or_ram(place: Path, options: Options) -> dict[str, Any]:
+    """Speed of training on files relative to RAM, in pairs of cycles that take turns; and a pair of two in RAM.
+
+    The second number says how much of the first is noise.
+    """
+    capacity = options.capacity
+    in_ram = Training(atari_config(capacity, "ram"), None)
+    in_files = Training(atari_config(capacity, "disk"), place / "files")
+    pairs = [pair_of_cycles(in_files, in_ram, number) for number in range(options.cycles)]
+    shutil.rmtree(place / "files")
+    return {
+        "slots": capacity,
+        "steps_per_second_in_files": statistics.median(first for first, _ in pairs),
+        "steps_per_second_in_ram": statistics.median(second for _, second in pairs),
+        "ratio": statistics.median(first / second for first, second in pairs),
+        "ratios": [round(first / second, 3) for first, second in pairs],
+    }
+
+
+def pair_of_cycles(one: Training, other: Training, number: int) -> tuple[float, float]:
+    """A cycle of each, now one first and now the other."""
+    if number % 2:
+        second = other.cycle()
+        return one.cycle(), second
+    return one.cycle(), other.cycle()
+
+
+def measure_too_small(place: Path, options: Options) -> dict[str, Any]:
+    """Speed of training on files under a limit on memory, page cache included; each in a process of its own."""
+    config = atari_config(options.capacity, "disk")
+    memory = ReplayMemory(
+        options.capacity,
+        (84, 84),
+        np.uint8,
+        4,
+        spare=spare_slots(config.checkpoint_interval, 1),
+        directory=place / "limited",
+    )
+    fill(memory, options.capacity)
+    del memory
+    results: dict[str, Any] = {}
+    for limit in (None, *options.limits):
+        forget(place / "limited")
+        words = "no limit" if limit is None else f"{limit:g} GB"
+        results[words] = _run_limited(place / "limited", options, limit)
+    shutil.rmtree(place / "limited")
+    return results
+
+
+def _run_limited(memory: Path, options: Options, limit: float | None) -> float | str:
+    group = None
+    command = [sys.executable, __file__, "--measure-limited", str(memory), "--capacity", str(options.capacity)]
+    try:
+        if limit is not None:
+            group = make_group(int(limit * 1e9))
+            command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *command]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            return f"failed with exit code {ended.returncode}: {ended.stderr.strip()[-200:]}"
+        return float(ended.stdout)
+    except OSError as error:
+        return f"could not be measured: {error}"
+    finally:
+        if group is not None:
+            group.rmdir()
+
+
+def make_group(limit: int) -> Path:
+    """A control group with a limit on memory, which takes root; version 2 or 1, whichever has the controller."""
+    is_second = (CGROUPS / "cgroup.controllers").exists()
+    group = (CGROUPS if is_second else CGROUPS / "memory") / f"lambda-replay-benchmark-{os.getpid()}"
+    group.mkdir()
+    (group / ("memory.max" if is_second else "memory.limit_in_bytes")).write_text(str(limit))
+    return group
+
+
+def train_limited(memory: Path, capacity: int) -> float:
+    """Steps per second over two cycles, the first of which has warmed the cache up."""
+    training = Training(atari_config(capacity, "disk"), memory, is_full=True)
+    training.cycle()
+    speeds = [training.cycle() for _ in range(3)]
+    return statistics.median(speeds)
+
+
+def check_room(options: Options) -> None:
+    disk, ram = 1.3 * options.capacity * SLOT_BYTES + 1e9, 2.3 * options.capacity * SLOT_BYTES + 1e9
+    free = shutil.disk_usage(options.directory).free
+    if disk > free:
+        sys.exit(f"this needs {in_words(disk)} of disk and {in_words(free)} are free; lower --capacity.")
+    if "files-or-ram" in options.only and ram > available_ram():
+        sys.exit(f"this needs {in_words(ram)} of memory and {in_words(available_ram())} are free; lower --capacity.")
+
+
+def main() -> None:
+    options = tyro.cli(Options, config=(tyro.conf.FlagConversionOff,))
+    torch.set_num_threads(1)
+    if options.measure_limited is not None:
+        print(train_limited(options.measure_limited, options.capacity))
+        return
+    check_room(options)
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
+        place = Path(name)
+        if "saving" in options.only:
+            results["saving"] = [asdict(saving) for saving in print_savings(measure_saving(place, options))]
+            results["checking"] = {"memory_slots": options.capacity, **CHECKING}
+            print(f"checking {options.capacity:,} slots on resume: {CHECKING}", flush=True)
+        if "files-or-ram" in options.only:
+            results["files_or_ram"] = measure_files_or_ram(place, options)
+            print(f"training on files and in RAM: {results['files_or_ram']}", flush=True)
+        if "too-small" in options.only:
+            results["too_small"] = measure_too_small(place, options)
+            print(f"steps per second under a limit on memory: {results['too_small']}", flush=True)
+    if {"saving", "files_or_ram"} <= results.keys():
+        results["share"] = share_of_training_time(results)
+        print(f"share of training time at the default interval: {100 * results['share']:.2f} %")
+    print(json.dumps(results))
+
+
+def share_of_training_time(results: dict[str, Any]) -> float:
+    """What the checkpoint after 50,000 steps takes of the time that these steps take."""
+    largest = max(saving["memory_slots"] for saving in results["saving"])
+    seconds = [
+        saving["seconds"]
+        for saving in results["saving"]
+        if saving["memory_slots"] == largest and saving["steps_since_last"] == 50_000
+    ]
+    training = 50_000 / results["files_or_ram"]["steps_per_second_in_files"]
+    return statistics.median(seconds) / (statistics.median(seconds) + training)
+
+
+def print_savings(savings: Iterator[Saving]) -> list[Saving]:
+    print(f"{'memory slots':>12} {'steps since last':>16} {'seconds':>8} {'written':>8}")
+    rows = []
+    for row in savings:
+        print(
+            f"{row.memory_slots:>12,} {row.steps_since_last:>16,} {row.seconds:>8.2f} {in_words(row.bytes_written):>8}",
+            flush=True,
+        )
+        rows.append(row)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,747 @@
+"""Every command on a tiny run, every mistake as one sentence, and the live panel on a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import errno
+import fcntl
+import importlib
+import inspect
+import io
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import environments
+import imageio.v3 as imageio
+import pytest
+import torch
+
+from lambda_replay import __version__
+from lambda_replay.cli import main
+from lambda_replay.cli.main import COMMANDS
+from lambda_replay.cli.options import parse_train
+from lambda_replay.config import RunConfig, from_dict, to_dict
+from lambda_replay.files import load_tensors
+from lambda_replay.presets import make_config
+
+TESTS = Path(environments.__file__).parent
+CHAIN = "environments:LinearChain-v0"
+COMMON = [
+    "--steps", "400", "--device", "cpu", "--checkpoint-every", "0", "--memory.capacity", "500", "--memory.start", "100",
+]  # fmt: skip
+TINY = [
+    *COMMON, "--cache.size", "80", "--cache.block-length", "8", "--cache.refresh-every", "100", "--cache.updates", "5",
+]  # fmt: skip
+# A finished run's files, and no others.
+FILES = {
+    "config.json",
+    "provenance.json",
+    "metrics.jsonl",
+    "timing.jsonl",
+    "episodes.csv",
+    "weights.safetensors",
+    "curve.png",
+    "lock",
+}
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test in an empty directory, and the handlers that the command sets taken back."""
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Any:
+    """``lambda-replay`` in this process."""
+
+    def run(*arguments: str | Path) -> Answer:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # after --help
+            code = int(stop.code or 0)
+        return Answer(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of MinAtar Breakout."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    assert main(["train", "minatar/breakout", *TINY, "--out", str(path)]) == 0
+    return path
+
+
+def listing(directory: Path) -> list[tuple[str, int]]:
+    return sorted((str(path.relative_to(directory)), path.stat().st_mtime_ns) for path in directory.rglob("*"))
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def games_of(run: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((run / "episodes.csv").read_text().splitlines()))
+
+
+def assert_one_sentence(answer: Answer, *words: str) -> None:
+    """Exit code 2, one line on standard error that says what is wrong, nothing else anywhere."""
+    assert answer.code == 2, answer
+    assert answer.out == ""
+    assert answer.err.startswith("lambda-replay: ")
+    assert answer.err.endswith("\n")
+    assert answer.err.count("\n") == 1, answer.err
+    assert "Traceback" not in answer.err
+    for word in words:
+        assert word in answer.err, answer.err
+
+
+# --- train ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", ["dqn-lambda", "dqn"])
+def test_train_leaves_exactly_the_files_of_a_run(call: Any, tmp_path: Path, agent: str) -> None:
+    options = TINY if agent == "dqn-lambda" else [*COMMON, "--target.copy-every", "100"]
+    answer = call("train", CHAIN, "--agent", agent, *options, "--out", "run")
+    assert (answer.code, answer.err) == (0, "")
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == FILES
+    assert [row["step"] for row in rows_of(run)] == ([100, 200, 300, 400] if agent == "dqn-lambda" else [200, 300, 400])
+    timing = [json.loads(line) for line in (run / "timing.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in timing] == [row["step"] for row in rows_of(run)]
+    games = games_of(run)
+    assert len(games) == rows_of(run)[-1]["episodes"] > 10
+    assert list(games[0]) == ["episode", "step", "stream", "score", "length", "seed", "ended"]
+    assert from_dict(json.loads((run / "config.json").read_text())).agent == agent
+    assert imageio.imread(run / "curve.png").ndim == 3
+    assert all(value.isfinite().all() for value in load_tensors(run / "weights.safetensors").values())
+
+
+def test_provenance_says_where_the_numbers_come_from(finished: Path) -> None:
+    provenance = json.loads((finished / "provenance.json").read_text())
+    assert provenance["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert {"started", "command", "commit", "python", "platform", "processor", "cores", "device"} <= provenance.keys()
+
+
+def test_train_speaks_in_plain_lines_where_there_is_no_terminal(call: Any) -> None:
+    out = call("train", CHAIN, *TINY, "--out", "run", "--seed", "7").out
+    lines = out.splitlines()
+    assert "\x1b" not in out
+    assert lines[0] == f"{CHAIN} · dqn-lambda · peng:0.75 · seed 7"
+    assert re.match(r"step +400 of 400 \| [\d,]+ steps/s \| .* left \| score \(last 100\) ", lines[-3])
+    assert lines[-2].startswith("done: mean score of the last 100 games ")
+    assert lines[-2].endswith("everything is in run")
+    assert lines[-1] == "next: lambda-replay evaluate run · lambda-replay watch run"
+
+
+def test_the_saved_config_repeats_the_run(call: Any, tmp_path: Path) -> None:
+    first = call(
+        "train", CHAIN, *TINY, "--out", "one", "--seed", "3", "--estimator", "median", "--network.hidden", "8", "4",
+        "--cache.priority", "0.1", "--optimizer.loss", "huber", "--optimizer.max-grad-norm", "2", "--envs", "2",
+    )  # fmt: skip
+    assert first.code == 0
+    assert call("train", "--config", "one/config.json", "--out", "two").code == 0
+    for name in ("config.json", "metrics.jsonl", "episodes.csv", "weights.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+
+
+def test_a_saved_config_may_be_changed_and_the_environment_repeated(call: Any, tmp_path: Path) -> None:
+    call("train", CHAIN, *TINY, "--out", "one")
+    assert call("train", CHAIN, "--config=one/config.json", "--seed", "9", "--out", "two").code == 0
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("one", "two"))
+    assert after == {**before, "seed": 9}
+    assert (tmp_path / "one" / "metrics.jsonl").read_bytes() != (tmp_path / "two" / "metrics.jsonl").read_bytes()
+
+
+def test_a_saved_config_and_a_preset_contradict_each_other(call: Any) -> None:
+    """An option is never ignored in silence."""
+    call("train", CHAIN, *TINY, "--out", "one")
+    assert_one_sentence(call("train", "--config", "one/config.json", "--preset", "paper", "--out", "two"), "--preset")
+
+
+def test_runs_that_nobody_named_get_names_of_their_own(call: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert call("train", CHAIN, *TINY, "--estimator", "nstep:3").code == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "environments-linearchain-v0-dqn-lambda-nstep-3-seed0",
+        "environments-linearchain-v0-dqn-lambda-nstep-3-seed0-2",
+    ]
+
+
+def test_the_memory_stays_if_asked_for(call: Any, tmp_path: Path) -> None:
+    options = [*TINY, "--checkpoint-every", "100", "--keep-memory"]
+    assert call("train", CHAIN, *options, "--out", "run").code == 0
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {*FILES, "memory", "checkpoints"}
+
+
+def test_a_run_without_a_finished_game_says_so(call: Any) -> None:
+    answer = call("train", "environments:Raising-v0", *TINY, "--steps", "15", "--out", "run")  # games of 20 steps
+    assert answer.code == 0
+    assert "no game ended" in answer.out
+
+
+def test_tensorboard_gets_every_number(call: Any, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert call("train", CHAIN, *TINY, "--out", "run", "--tensorboard").code == 0
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    names = {name for row in rows_of(tmp_path / "run") for name, value in row.items() if value is not None}
+    assert set(events.Tags()["scalars"]) == names - {"step"}
+    found = [(event.step, event.value) for event in events.Scalars("loss")]
+    expected = [
+        (row["step"], pytest.approx(row["loss"], rel=1e-5)) for row in rows_of(tmp_path / "run") if "loss" in row
+    ]
+    assert found == expected
+
+
+def test_tensorboard_that_is_not_installed_is_noticed_before_anything_is_written(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert_one_sentence(call("train", CHAIN, *TINY, "--out", "run", "--tensorboard"), "lambda-replay[tensorboard]")
+    assert listing(tmp_path) == []
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+MISTAKES: list[tuple[str, list[str]]] = [
+    # The list of the issue
+    ("Nope-v0", ["no Gymnasium environment 'Nope-v0'"]),
+    ("no_such_package:Env-v0", ["no_such_package"]),
+    ("atari/pnog", ["no Atari game 'pnog'", "atari/pong"]),
+    ("minatar/brekout", ["no MinAtar game 'brekout'", "minatar/breakout"]),
+    (f"{CHAIN} --foo 3", ["no option --foo"]),
+    (f"{CHAIN} --cache.siez 3", ["no option --cache.siez", "--cache.size"]),
+    (f"{CHAIN} --estimator peng:1.5", ["'peng:1.5'", "from 0 to 1"]),
+    (f"{CHAIN} --estimator peng:-0.1", ["'peng:-0.1'", "from 0 to 1"]),
+    (f"{CHAIN} --estimator nstep:0", ["'nstep:0'"]),
+    (f"{CHAIN} --estimator median/7", ["'median/7'", "even"]),
+    (f"{CHAIN} --estimator retrace:0.9@2", ["'retrace:0.9@2'"]),
+    (f"{CHAIN} --estimator pong:1", ["'pong:1'", "peng:λ"]),
+    (f"{CHAIN} --cache.size 81", ["cache.size (81)", "cache.block_length (8)", "80"]),
+    (f"{CHAIN} --memory.start 8", ["memory.start (8", "block"]),
+    (f"{CHAIN} --memory.capacity 99", ["memory.capacity (99)", "memory.start (100)"]),
+    (f"{CHAIN} --out there", ["there exists already", "resume there"]),
+    (f"{CHAIN} --out file", ["file exists already"]),
+    (f"{CHAIN} --out file/run", ["file/run", "--out"]),
+    (f"{CHAIN} --device cuda", ["the device cuda is not there", "cpu or auto"]),
+    (f"{CHAIN} --device mps", ["the device mps is not there"]),
+    (f"{CHAIN} --memory.capacity 1000000000000", ["TB of disk", "lower memory.capacity"]),
+    (f"{CHAIN} --memory.capacity 1000000000000 --memory.storage ram", ["TB of memory", "lower memory.capacity"]),
+    (f"{CHAIN} --cache.size 800000000000", ["TB of memory", "lower cache.size"]),
+    ("environments:ContinuousActions-v0", ["Box actions", "Discrete"]),
+    ("environments:DictObservations-v0", ["Dict observations", "Box"]),
+    # Others that a person may make
+    ("", ["name an environment"]),
+    ("''", ["environment"]),
+    ("atari", ["atari/pong"]),
+    ("minatar", ["minatar/breakout"]),
+    ("atari/", ["Atari game"]),
+    (f"{CHAIN} CartPole-v1", ["CartPole-v1"]),
+    (f"{CHAIN} --env CartPole-v1", ["two environments"]),
+    (f"{CHAIN} --steps many", ["--steps", "whole number", "'many'"]),
+    (f"{CHAIN} --steps 1.5", ["--steps", "whole number"]),
+    (f"{CHAIN} --steps", ["--steps"]),
+    (f"{CHAIN} --steps 0", ["steps is 0"]),
+    (f"{CHAIN} --discount much", ["--discount", "'much'"]),
+    (f"{CHAIN} --discount 1.1", ["discount is 1.1", "from 0 to 1"]),
+    (f"{CHAIN} --seed -1", ["seed is -1"]),
+    (f"{CHAIN} --envs 3", ["envs (3)"]),
+    (f"{CHAIN} --agent sarsa", ["no agent 'sarsa'", "dqn-lambda or dqn"]),
+    (f"{CHAIN} --agent", ["--agent"]),
+    (f"{CHAIN} --preset huge", ["no preset 'huge'", "paper, minatar, classic"]),
+    (f"{CHAIN} --optimizer.loss l1", ["--optimizer.loss", "'l1'", "huber"]),
+    (f"{CHAIN} --cache.updates some", ["--cache.updates", "'some'"]),
+    (f"{CHAIN} --network.hidden 8 wide", ["--network.hidden", "wide"]),
+    (f"{CHAIN} --network.kind atari", ["network.kind atari", "mlp"]),
+    (f"{CHAIN} --network.kind minatar", ["network.kind minatar", "mlp"]),
+    (f"{CHAIN} --flicker 0.5", ["flicker is 0.5", "no pictures"]),
+    (f"{CHAIN} --target.copy-every 100", ["--target.copy-every"]),
+    (f"{CHAIN} --atari.sticky 0.25", ["--atari.sticky"]),
+    (f"{CHAIN} --config missing.json", ["missing.json"]),
+    (f"{CHAIN} --config file", ["file"]),
+    (f"{CHAIN} --config list.json", ["list.json"]),
+    (f"{CHAIN} --config", ["--config"]),
+    (f"{CHAIN} --memory.storage tape", ["--memory.storage", "'tape'"]),
+    (f"{CHAIN} --memory.storage ram --checkpoint-every 100", ["memory.storage ram", "checkpoint_every"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[arguments for arguments, _ in MISTAKES])
+def test_a_mistake_is_one_sentence_and_nothing_is_written(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, words: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "config.json").write_text("{}")
+    (tmp_path / "file").write_text("no JSON")
+    (tmp_path / "list.json").write_text("[1, 2]")
+    before = listing(tmp_path)
+    words_given = ["" if word == "''" else word for word in arguments.split()]
+    answer = call("train", *words_given[:1], *TINY, *words_given[1:])  # what is given later counts
+    assert_one_sentence(answer, *words)
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--agent dqn --estimator peng:0.5",
+        "--agent dqn --estimator nstep:200",
+        "--agent dqn --cache.size 80",
+        "--agent dqn --memory.history 300 --memory.start 400 --memory.capacity 400",
+        "--agent dqn --target.copy-every 101",
+    ],
+)
+def test_mistakes_with_agent_dqn(call: Any, tmp_path: Path, options: str) -> None:
+    assert_one_sentence(call("train", CHAIN, *COMMON, *options.split()))
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["mine.part", "lock"])
+def test_a_refused_run_removes_nothing_of_the_users(call: Any, tmp_path: Path, name: str) -> None:
+    """Neither a directory that was there before nor what is in it."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("precious")
+    answer = call("train", CHAIN, *TINY, "--network.kind", "atari", "--out", "mine")
+    assert answer.code == 2
+    assert (tmp_path / "mine" / name).read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("NanObservation-v0", ["an observation that is not a number", "at step 100"]),
+        ("NanReward-v0", ["the reward nan", "at step 100"]),
+        ("InfiniteReward-v0", ["the reward inf", "at step 100"]),
+        ("NoReward-v0", ["the reward", "at step 100"]),
+    ],
+)
+def test_what_is_not_a_number_stops_the_run_which_keeps_what_it_has(
+    call: Any, tmp_path: Path, env: str, words: list[str]
+) -> None:
+    answer = call(
+        "train", f"environments:{env}", *TINY, "--memory.start", "40", "--cache.refresh-every", "30", "--out", "run"
+    )
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+    for word in words:
+        assert word in answer.err
+    run = tmp_path / "run"
+    assert [row["step"] for row in rows_of(run)] == [40, 70, 100]
+    assert len(games_of(run)) == 5
+    assert not (run / "weights.safetensors").exists()  # the run is not finished …
+    assert call("evaluate", run, "--games", "1", "--max-steps", "5").code == 0  # … but what it learnt can be looked at
+
+
+def test_mistakes_after_the_run_s_name(call: Any, finished: Path, tmp_path: Path) -> None:
+    before, here = listing(finished), listing(tmp_path)
+    cases: list[tuple[list[str | Path], list[str]]] = [
+        (["evaluate"], ["RUN"]),
+        (["evaluate", "nowhere"], ["no run nowhere"]),
+        (["evaluate", tmp_path], ["is not a run"]),
+        (["evaluate", finished, "--games", "0"], ["--games"]),
+        (["evaluate", finished, "--games", "few"], ["--games"]),
+        (["evaluate", finished, "--epsilon", "1.5"], ["--epsilon"]),
+        (["evaluate", finished, "--epsilon", "nan"], ["--epsilon"]),
+        (["evaluate", finished, "--seed", "-1"], ["seed"]),
+        (["evaluate", finished, "--max-steps", "0"], ["--max-steps"]),
+        (["evaluate", finished, "--max-steps", "-3"], ["--max-steps"]),
+        (["watch"], ["RUN"]),
+        (["watch", "nowhere"], ["no run nowhere"]),
+        (["watch", finished, "--out", "film.avi"], ["film.avi", ".gif"]),
+        (["watch", finished, "--out", "no/film.gif"], ["no directory no"]),
+        (["watch", finished, "--max-steps", "0"], ["--max-steps"]),
+        (["watch", finished, "--best-of", "0"], ["--best-of"]),
+        (["watch", finished, "--frames-per-second", "0"], ["--frames-per-second"]),
+        (["watch", finished, "--epsilon", "1.5"], ["--epsilon"]),
+        (["watch", finished, "--seed", "-1"], ["seed"]),
+        (["resume"], ["RUN"]),
+        (["resume", "nowhere"], ["no run nowhere"]),
+        (["resume", finished, "--threads", "0"], ["--threads"]),
+        (["verify"], ["RUN"]),
+        (["verify", "nowhere"], ["no run nowhere"]),
+        (["describe"], ["name an environment"]),
+        (["describe", "Nope-v0"], ["Nope-v0"]),
+        (["describe", CHAIN, "--cache.size", "81"], ["cache.size (81)"]),
+        (["describe", "--estimators", "--foo"], ["--foo"]),
+        (["tran"], ["no command 'tran'", "train"]),
+        (["fly"], ["no command 'fly'"]),
+    ]
+    for arguments, words in cases:
+        assert_one_sentence(call(*arguments), *words)
+    assert listing(finished) == before
+    assert listing(tmp_path) == here
+
+
+# --- evaluate, watch, describe, verify, resume ------------------------------------------------------------------------
+
+
+def test_evaluate_in_words(call: Any, finished: Path) -> None:
+    before = listing(finished)
+    answer = call("evaluate", finished, "--games", "3", "--max-steps", "50")
+    assert (answer.code, answer.err) == (0, "")
+    *games, summary = answer.out.splitlines()
+    assert len(games) == 3
+    scores = [float(re.fullmatch(r"game +\d: score (\S+), \d+ steps, \w+", game)[1]) for game in games]  # type: ignore[index]
+    assert summary.startswith(f"mean score of 3 games: {sum(scores) / 3:.4g} ± ")
+    assert listing(finished) == before
+
+
+def test_evaluate_for_scripts(call: Any, finished: Path) -> None:
+    options = ["--games", "4", "--epsilon", "0.5", "--max-steps", "40"]
+    answer = call("evaluate", finished, *options, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    values = json.loads(answer.out)
+    scores = [game["score"] for game in values["each"]]
+    assert (values["games"], len(scores)) == (4, 4)
+    assert values["score_mean"] == pytest.approx(sum(scores) / 4)
+    assert (values["score_min"], values["score_max"]) == (min(scores), max(scores))
+    assert all(game["length"] <= 40 for game in values["each"])
+    assert len({game["seed"] for game in values["each"]}) == 4
+    assert call("evaluate", finished, *options, "--json").out == answer.out
+    other = json.loads(call("evaluate", finished, *options, "--json", "--seed", "5").out)
+    assert {game["seed"] for game in other["each"]}.isdisjoint(game["seed"] for game in values["each"])
+
+
+def test_evaluate_plays_other_games_than_training_did(call: Any, finished: Path) -> None:
+    values = json.loads(call("evaluate", finished, "--games", "3", "--max-steps", "5", "--json").out)
+    trained_on = {int(game["seed"]) for game in games_of(finished)}
+    assert len(trained_on) > 10
+    assert trained_on.isdisjoint(game["seed"] for game in values["each"])
+
+
+@pytest.mark.parametrize("kind", ["gif", "mp4"])
+def test_watch_films_a_game(call: Any, finished: Path, tmp_path: Path, kind: str) -> None:
+    film = tmp_path / f"film.{kind}"
+    options = ["--max-steps", "12", "--best-of", "2", "--epsilon", "0.3"]
+    answer = call("watch", finished, "--out", film, *options)
+    assert answer.code == 0
+    said = re.fullmatch(rf"{re.escape(str(film))}: (\d+) frames, score (\S+) after (\d+) steps, up to .*\n", answer.out)
+    assert said is not None
+    assert int(said[1]) == int(said[3]) + 1
+    frames = imageio.imread(film, index=None)
+    assert frames.shape[0] == int(said[1])
+    assert frames.shape[1:] == (320, 320, 3)
+    assert frames.std() > 5  # it shows something
+    assert sorted(path.name for path in tmp_path.iterdir()) == [film.name]
+
+
+def test_watch_puts_its_film_into_the_run_unless_told_otherwise(call: Any, tmp_path: Path) -> None:
+    call("train", CHAIN, *TINY, "--out", "run")
+    answer = call("watch", "run", "--max-steps", "5")
+    assert answer.code == 0
+    assert answer.out.startswith(f"{Path('run/play.gif')}: ")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {*FILES, "play.gif"}
+    assert imageio.imread(tmp_path / "run" / "play.gif", index=None).shape[1] >= 160  # small pictures are enlarged
+
+
+def test_describe_says_what_a_run_would_be_and_writes_nothing(call: Any, tmp_path: Path) -> None:
+    answer = call("describe", "minatar/breakout", "--steps", "20000", "--estimator", "median")
+    assert (answer.code, answer.err) == (0, "")
+    for words in (
+        "minatar/breakout: observations 10×10×4 bool, actions noop, left, right",
+        "steps",
+        "20,000",
+        "median",
+    ):
+        assert words in answer.out
+    for words in ("replay memory", "cache", "RAM in all", "time"):
+        assert re.search(rf"^{words} +", answer.out, re.MULTILINE), words
+    assert listing(tmp_path) == []
+
+
+def test_describe_for_scripts(call: Any) -> None:
+    answer = call("describe", CHAIN, *TINY, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    values = json.loads(answer.out)
+    assert from_dict(values["config"]).steps == 400
+    assert values["environment"] == {"observation_shape": [5], "observation_dtype": "float32", "actions": ["0", "1"]}
+    assert values["needs"]["replay_bytes"] == 500 * (5 * 4 + 14)
+    assert values["needs"]["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--envs 10",
+        "--agent dqn --estimator nstep:300",
+        "--agent dqn --envs 100",
+        "--envs 50 --memory.start 5000 --cache.size 1000 --cache.block-length 20",
+        "--memory.history 100 --memory.start 5000",
+        "--cache.tail 300",
+        "--cache.schedule concurrent",
+        "--cache.schedule concurrent --cache.refresh-every 10000",
+        "--memory.storage ram --checkpoint-every 0",
+        "--steps 500",
+        "--memory.start 100",
+    ],
+)
+def test_describe_describes_whatever_train_would_train(call: Any, options: str) -> None:
+    answer = call("describe", "CartPole-v1", *options.split())
+    assert (answer.code, answer.err) == (0, "")
+    assert re.search(r"^time +about \S+ (seconds|minutes|hours)", answer.out, re.MULTILINE)
+
+
+def test_describe_lists_the_estimators(call: Any) -> None:
+    answer = call("describe", "--estimators")
+    assert (answer.code, answer.err) == (0, "")
+    rows = json.loads(call("describe", "--estimators", "--json").out)["estimators"]
+    spellings = [row["spelling"] for row in rows]
+    families = {re.split(r"[:/@]", spelling)[0] for spelling in spellings}
+    assert families == {
+        "peng", "watkins", "watkins-published", "nstep", "median", "watkins-median", "bounded", "watkins-bounded",
+        "tree", "retrace", "qstar", "sarsa",
+    }  # fmt: skip
+    for row in rows:
+        assert row["formula"]
+        assert row["source"]
+        for value in row.values():
+            assert value in answer.out
+
+
+def test_verify_finds_a_run_sound_and_damage_where_there_is_some(call: Any, tmp_path: Path) -> None:
+    call("train", CHAIN, *TINY, "--out", "run")
+    before = listing(tmp_path)
+    answer = call("verify", "run")
+    assert (answer.code, answer.err) == (0, "")
+    assert "DAMAGED" not in answer.out
+    values = json.loads(call("verify", "run", "--json").out)
+    assert values["sound"] is True
+    assert {"config.json", "weights.safetensors"} <= {finding["what"] for finding in values["findings"]}
+    assert listing(tmp_path) == before
+
+    weights = tmp_path / "run" / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-3] ^= 1
+    weights.write_bytes(content)
+    answer = call("verify", "run")
+    assert answer.code != 0
+    assert re.search(r"DAMAGED +weights\.safetensors", answer.out)
+    assert json.loads(call("verify", "run", "--json").out)["sound"] is False
+    assert_one_sentence(call("evaluate", "run"), "weights.safetensors", "damaged")
+
+
+def test_resuming_a_finished_run_does_nothing(call: Any, finished: Path) -> None:
+    names = {name for name in FILES if name != "lock"}
+    before = {name: (finished / name).read_bytes() for name in names}
+    answer = call("resume", finished)
+    assert (answer.code, answer.err) == (0, "")
+    assert "is finished already" in answer.out
+    assert {name: (finished / name).read_bytes() for name in names} == before
+    assert {path.name for path in finished.iterdir()} == FILES
+
+
+# --- help -------------------------------------------------------------------------------------------------------------
+
+
+def comments_of(kind: type) -> dict[str, str]:
+    """The comment behind each field of a dataclass."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    lines = source.splitlines()
+    [definition] = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        ast.unparse(item.target): lines[item.lineno - 1].partition("  # ")[2]
+        for item in definition.body
+        if isinstance(item, ast.AnnAssign)
+    }
+
+
+def squeezed(text: str) -> str:
+    """Without white space and the frame, whose width breaks words anywhere."""
+    return re.sub(r"[\s│╭╮╰╯─]+", "", text)
+
+
+def option_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def settings_of(config: RunConfig) -> dict[str, tuple[str, Any]]:
+    """Comment and default of every setting, by its option."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name, comment in comments_of(RunConfig).items():
+        value = getattr(config, name)
+        if is_dataclass(value):
+            for part, part_comment in comments_of(type(value)).items():
+                found[option_of(f"{name}.{part}")] = (part_comment, getattr(value, part))
+        elif value is not None:
+            found[option_of(name)] = (comment, value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config"),
+    [
+        (["train", "--help"], make_config("atari/pong")),
+        (["train", "atari/pong", "--agent", "dqn", "-h"], make_config("atari/pong", agent="dqn")),
+        (["train", "minatar/breakout", "--help"], make_config("minatar/breakout")),
+        (["describe", "CartPole-v1", "--help"], make_config("CartPole-v1")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_help_shows_the_unit_the_default_and_the_papers_value_of_every_setting(
+    call: Any, tmp_path: Path, arguments: list[str], config: RunConfig
+) -> None:
+    answer = call(*arguments)
+    assert (answer.code, answer.err) == (0, "")
+    text = squeezed(answer.out)
+    settings = settings_of(config)
+    assert len(settings) >= 35
+    for option, (comment, default) in settings.items():
+        shown = " ".join(str(width) for width in default) if isinstance(default, tuple) else default
+        assert option in text, option
+        assert squeezed(comment) in text, option
+        assert squeezed(f"{comment} (default: {shown})") in text, option
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["train", "resume", "evaluate", "watch", "describe", "verify", "inspect"])
+def test_every_option_of_every_command_has_a_help_text(call: Any, command: str) -> None:
+    is_training = command in ("train", "describe")
+    module = importlib.import_module(f"lambda_replay.cli.{'options' if is_training else COMMANDS[command].module}")
+    name = "TrainOptions" if is_training else f"{command.capitalize()}Options"
+    answer = call(command, "--help")
+    assert answer.code == 0
+    assert squeezed(f"usage: lambda-replay {command}") in squeezed(answer.out)
+    for field, comment in comments_of(getattr(module, name)).items():
+        if field != "config":
+            assert option_of(field) in answer.out
+            assert comment, f"{command} --{field} has no help text"
+            assert squeezed(comment) in squeezed(answer.out)
+
+
+def test_help_of_train_names_the_saved_config_and_the_estimators_list(call: Any) -> None:
+    assert "--config" in call("train", "--help").out
+    assert "--estimators" in call("describe", "--help").out
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
+def test_the_overview_names_every_command(call: Any, arguments: list[str]) -> None:
+    answer = call(*arguments)
+    assert (answer.code, answer.err) == (0, "")
+    for command in ("train", "resume", "evaluate", "watch", "describe", "verify", "study", "bench"):
+        assert re.search(rf"^ +{command} ", answer.out, re.MULTILINE)
+    assert "package:Env-v0" in answer.out
+
+
+def test_the_version(call: Any) -> None:
+    assert call("--version") == (0, f"lambda-replay {__version__}\n", "")
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[Any]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "TERM": "xterm-256color"}
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+        environ.pop(name, None)
+    return subprocess.Popen([sys.executable, "-m", "lambda_replay", *arguments], env=environ, **options)
+
+
+def test_an_environment_that_raises_is_a_fault_not_a_mistake(tmp_path: Path) -> None:
+    process = in_a_process(
+        "train", "environments:Raising-v0", *TINY, "--out", "run",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    out, err = process.communicate()
+    assert process.returncode == 1
+    assert "the simulator fell over" in err
+    assert out.splitlines()[0].startswith("environments:Raising-v0")
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
+    assert len(games_of(tmp_path / "run")) == 5
+
+
+def test_the_live_panel_on_a_terminal() -> None:
+    """Steps a second, time left, score, ε, loss, |TD error| and the next refresh, painted over and over."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    # Some seconds of training, so that it is painted several times: four times a second.
+    process = in_a_process(
+        "train", CHAIN, *TINY, "--steps", "8000", "--cache.updates", "60", "--out", "run",
+        stdin=terminal, stdout=terminal, stderr=terminal,
+    )  # fmt: skip
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(controller, 65_536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(controller)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "\x1b[" in text
+    panels = text.split(f"{CHAIN} · dqn-lambda · peng:0.75 · seed 0")[1:]
+    assert len(panels) > 3
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", panels[-2])
+    for pattern in (
+        r"step [\d,]+ of 8,000",
+        r"[\d,]+ steps/s · \d+ min \d\d s left",
+        r"score \(last 100\) +-?[\d.]+",
+        r"ε +[\d.]+",
+        r"loss +[\d.e-]+",
+        r"mean \|TD error\| +[\d.e-]+",
+        r"next refresh +in \d+ steps",
+        r"score +[▁▂▃▄▅▆▇█]+",
+    ):
+        assert re.search(pattern, plain), pattern
+    steps = {re.sub(r"\D", "", match) for match in re.findall(r"step ([\d,]+) of 8,000", text)}
+    assert len(steps) > 3  # it moves
+    assert "done: mean score of the last 100 games" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_a_reader_who_leaves_early_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in ``lambda-replay describe --estimators | head -1``."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert main(["describe", "--estimators"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_settings_survive_the_way_through_the_command_line() -> None:
+    """Every option, given its own default, changes nothing."""
+    for env in ("atari/pong", "minatar/breakout", "CartPole-v1"):
+        config = make_config(env)
+        options: list[str] = []
+        for option, (_, value) in settings_of(config).items():
+            if option in ("--env", "--agent") or isinstance(value, bool):
+                continue
+            options += [option, *map(str, value)] if isinstance(value, tuple) else [option, str(value)]
+        assert to_dict(parse_train([env, *options], "train").config) == to_dict(config)
