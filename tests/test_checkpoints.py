@@ -328,6 +328,51 @@ def test_damage_to_a_log_is_found_as_far_as_a_checkpoint_needs_it(
     assert all(LOG in sentence for step in (12, 18) for sentence in story.damage(step))
 
 
+def test_everything_is_on_the_disk_before_the_checkpoint_counts_and_older_ones_go_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape: list[str] = []
+
+    def name_of(file: Any) -> str:
+        path = Path(os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.fspath(file))
+        return str(path.relative_to(tmp_path)) if path.is_absolute() else path.name
+
+    def tapes(function: Callable[..., Any], word: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            tape.append(f"{word} {name_of(arguments[-1] if word == 'rename' else arguments[0])}")
+            return function(*arguments, **options)
+
+        return call
+
+    def flush(mapped: np.memmap[Any, Any]) -> None:
+        assert mapped.filename is not None
+        tape.append(f"sync {Path(mapped.filename).name}")
+
+    story = Story(tmp_path, make_config())
+    for steps in (12, 6, 6):
+        story.play(lambda: False, steps)
+        if steps == 6 and story.step == 24:
+            monkeypatch.setattr(np.memmap, "flush", flush)
+            monkeypatch.setattr(os, "fsync", tapes(os.fsync, "sync"))
+            monkeypatch.setattr(os, "replace", tapes(os.replace, "rename"))
+            monkeypatch.setattr(os, "unlink", tapes(os.unlink, "remove"))
+        story.save()
+    files = [f"{name}.bin" for name in story.memory.arrays]
+    place = "checkpoints/24"
+    lines = [line for line in tape if not (line.startswith("remove") and line.endswith(".part"))]
+    assert lines[:-2] == [
+        *(f"sync {name}" for name in files),
+        *(
+            line
+            for name in ("weights.safetensors", "optimizer.safetensors", "state.json")
+            for line in (f"sync {place}/{name}.part", f"rename {place}/{name}", f"sync {place}")
+        ),
+        "sync checkpoints",
+        "remove checkpoints/12/state.json",
+    ]
+    assert sorted(lines[-2:]) == ["remove optimizer.safetensors", "remove weights.safetensors"]
+
+
 @contextmanager
 def crash(at: int, error: BaseException) -> Iterator[None]:
     """Let the so-maniest call that changes the disk fail."""

@@ -43,7 +43,8 @@ COMMON = [
     "--steps", "400", "--device", "cpu", "--checkpoint-every", "0", "--memory.capacity", "500", "--memory.start", "100",
 ]  # fmt: skip
 TINY = [
-    *COMMON, "--cache.size", "80", "--cache.block-length", "8", "--cache.refresh-every", "100", "--cache.updates", "5",
+    *COMMON, "--estimator", "peng:0.75",
+    "--cache.size", "80", "--cache.block-length", "8", "--cache.refresh-every", "100", "--cache.updates", "5",
 ]  # fmt: skip
 # A finished run's files, and no others.
 FILES = {
@@ -288,6 +289,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (f"{CHAIN} --config file", ["file"]),
     (f"{CHAIN} --config list.json", ["list.json"]),
     (f"{CHAIN} --config", ["--config"]),
+    (f"{CHAIN} --json", ["--json"]),  # describe has it, and train would ignore it
     (f"{CHAIN} --memory.storage tape", ["--memory.storage", "'tape'"]),
     (f"{CHAIN} --memory.storage ram --checkpoint-every 100", ["memory.storage ram", "checkpoint_every"]),
 ]  # fmt: skip
@@ -361,44 +363,49 @@ def test_what_is_not_a_number_stops_the_run_which_keeps_what_it_has(
     assert call("evaluate", run, "--games", "1", "--max-steps", "5").code == 0  # … but what it learnt can be looked at
 
 
-def test_mistakes_after_the_run_s_name(call: Any, finished: Path, tmp_path: Path) -> None:
-    before, here = listing(finished), listing(tmp_path)
-    cases: list[tuple[list[str | Path], list[str]]] = [
-        (["evaluate"], ["RUN"]),
-        (["evaluate", "nowhere"], ["no run nowhere"]),
-        (["evaluate", tmp_path], ["is not a run"]),
-        (["evaluate", finished, "--games", "0"], ["--games"]),
-        (["evaluate", finished, "--games", "few"], ["--games"]),
-        (["evaluate", finished, "--epsilon", "1.5"], ["--epsilon"]),
-        (["evaluate", finished, "--epsilon", "nan"], ["--epsilon"]),
-        (["evaluate", finished, "--seed", "-1"], ["seed"]),
-        (["evaluate", finished, "--max-steps", "0"], ["--max-steps"]),
-        (["evaluate", finished, "--max-steps", "-3"], ["--max-steps"]),
-        (["watch"], ["RUN"]),
-        (["watch", "nowhere"], ["no run nowhere"]),
-        (["watch", finished, "--out", "film.avi"], ["film.avi", ".gif"]),
-        (["watch", finished, "--out", "no/film.gif"], ["no directory no"]),
-        (["watch", finished, "--max-steps", "0"], ["--max-steps"]),
-        (["watch", finished, "--best-of", "0"], ["--best-of"]),
-        (["watch", finished, "--frames-per-second", "0"], ["--frames-per-second"]),
-        (["watch", finished, "--epsilon", "1.5"], ["--epsilon"]),
-        (["watch", finished, "--seed", "-1"], ["seed"]),
-        (["resume"], ["RUN"]),
-        (["resume", "nowhere"], ["no run nowhere"]),
-        (["resume", finished, "--threads", "0"], ["--threads"]),
-        (["verify"], ["RUN"]),
-        (["verify", "nowhere"], ["no run nowhere"]),
-        (["describe"], ["name an environment"]),
-        (["describe", "Nope-v0"], ["Nope-v0"]),
-        (["describe", CHAIN, "--cache.size", "81"], ["cache.size (81)"]),
-        (["describe", "--estimators", "--foo"], ["--foo"]),
-        (["tran"], ["no command 'tran'", "train"]),
-        (["fly"], ["no command 'fly'"]),
-    ]
-    for arguments, words in cases:
-        assert_one_sentence(call(*arguments), *words)
+LATER_MISTAKES: list[tuple[str, list[str]]] = [
+    ("evaluate", ["RUN"]),
+    ("evaluate nowhere", ["no run nowhere"]),
+    ("evaluate .", ["is not a run"]),
+    ("evaluate RUN --games 0", ["--games"]),
+    ("evaluate RUN --games few", ["--games"]),
+    ("evaluate RUN --epsilon 1.5", ["--epsilon"]),
+    ("evaluate RUN --epsilon nan", ["--epsilon"]),
+    ("evaluate RUN --seed -1", ["seed"]),
+    ("evaluate RUN --max-steps 0", ["--max-steps"]),
+    ("evaluate RUN --max-steps -3", ["--max-steps"]),
+    ("watch", ["RUN"]),
+    ("watch nowhere", ["no run nowhere"]),
+    ("watch RUN --out film.avi", ["film.avi", ".gif"]),
+    ("watch RUN --out no/film.gif", ["no directory no"]),
+    ("watch RUN --max-steps 0", ["--max-steps"]),
+    ("watch RUN --best-of 0", ["--best-of"]),
+    ("watch RUN --frames-per-second 0", ["--frames-per-second"]),
+    ("watch RUN --epsilon 1.5 --max-steps 2", ["--epsilon"]),
+    ("watch RUN --seed -1", ["seed"]),
+    ("resume", ["RUN"]),
+    ("resume nowhere", ["no run nowhere"]),
+    ("resume RUN --threads 0", ["--threads"]),
+    ("resume RUN --device tpu", ["--device"]),
+    ("verify", ["RUN"]),
+    ("verify nowhere", ["no run nowhere"]),
+    ("describe", ["name an environment"]),
+    ("describe Nope-v0", ["Nope-v0"]),
+    (f"describe {CHAIN} --cache.size 81 --cache.block-length 8", ["cache.size (81)"]),
+    ("describe --estimators --foo", ["--foo"]),
+    ("tran", ["no command 'tran'", "train"]),
+    ("fly", ["no command 'fly'"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), LATER_MISTAKES, ids=[arguments for arguments, _ in LATER_MISTAKES])
+def test_a_mistake_with_any_other_command(
+    call: Any, finished: Path, tmp_path: Path, arguments: str, words: list[str]
+) -> None:
+    before = listing(finished)
+    assert_one_sentence(call(*(str(finished) if word == "RUN" else word for word in arguments.split())), *words)
     assert listing(finished) == before
-    assert listing(tmp_path) == here
+    assert listing(tmp_path) == []
 
 
 # --- evaluate, watch, describe, verify, resume ------------------------------------------------------------------------

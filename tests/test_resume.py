@@ -268,6 +268,15 @@ def test_with_no_sound_checkpoint_the_command_line_says_so(server: Server, stopp
     assert snapshot(run) == before  # nothing was thrown away
 
 
+def test_a_run_that_lost_all_its_checkpoints_does_not_begin_again_in_silence(stopped: Path, tmp_path: Path) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    shutil.rmtree(run / CHECKPOINTS)
+    before = snapshot(run)
+    with pytest.raises(DamageError, match="no checkpoint of .* is sound"):
+        resume_run(run, print)
+    assert snapshot(run) == before
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["config.json", "provenance.json", "lock"])
 def test_damage_to_the_rest_of_the_directory(
@@ -401,6 +410,15 @@ def test_a_run_killed_while_tidying_up_is_tidied_by_resume(
     assert not differences(undisturbed, run)
 
 
+def test_a_run_shorter_than_its_random_start_begins_again(tmp_path: Path) -> None:
+    config = small_config(steps=60)
+    undisturbed = train_to_end(tmp_path / "undisturbed", config)
+    run = copy_run(undisturbed, tmp_path / "run")
+    (run / "weights.safetensors").unlink()
+    assert resume_to_end(run) == []
+    assert not differences(undisturbed, run)
+
+
 def test_a_run_without_checkpoints_cannot_be_resumed(tmp_path: Path) -> None:
     train_until(tmp_path / "run", small_config(checkpoint_every=0), 200)
     assert not (tmp_path / "run" / CHECKPOINTS).exists()
@@ -448,10 +466,14 @@ def test_a_directory_belongs_to_the_first_who_takes_it(tmp_path: Path) -> None:
     config = small_config()
     (tmp_path / "empty").mkdir()
     create_run(tmp_path / "empty", config).release()
+    (tmp_path / "begun").mkdir()  # another process was killed here before it had a config
+    for name in ("lock", "provenance.json", "config.json.part"):
+        (tmp_path / "begun" / name).touch()
+    create_run(tmp_path / "begun", config).release()
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("")
     (tmp_path / "file").write_text("")
-    for name in ("empty", "taken", "file"):
+    for name in ("empty", "begun", "taken", "file"):
         with pytest.raises(ConfigError, match="exists already"):
             create_run(tmp_path / name, config)
     assert [entry.name for entry in (tmp_path / "taken").iterdir()] == ["thesis.tex"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -94,7 +95,7 @@ class Run:
             sync_directory(path)
         self.loop = Loop(config, environments, self.agent, self.streams)
         self.log: RunLog | None = None
-        self._environments, self._lock, self._recorded = environments, lock, recorded
+        self._environments, self._lock, self.recorded = environments, lock, recorded
         self._checksums = MemoryChecksums()
         self._resumed_at: int | None = None
 
@@ -181,7 +182,7 @@ class Run:
     def _checkpoint(self, step: int, log: RunLog) -> None:
         learner = self.agent.learner
         state: dict[str, Any] = {
-            "config": to_dict(self._recorded),
+            "config": to_dict(self.recorded),
             "device": learner.device.type,
             "threads": self.config.threads,
             "seconds": log.seconds,
@@ -251,16 +252,16 @@ def resume_run(
         _refuse_unresumable(path, recorded)
         checkpoint = _newest_sound(path, recorded, say)
         config = _effective_config(recorded, checkpoint, device, threads)
+        environments = make_environments(config)
         if checkpoint is None:
             _clear(path)
-        else:
-            keep_checkpoints(path, checkpoint.step)
-        environments = make_environments(config)
+            on_failure.callback(_clear, path)  # so that what was claimed of a disk too small is freed
         run = Run(path, config, environments=environments, network=network, lock=lock, recorded=recorded)
         on_failure.callback(run.close)
         if keep_memory:
             amend_provenance(path, recorded, keep_memory=True)
         if checkpoint is not None:
+            keep_checkpoints(path, checkpoint.step)
             _restore(run, checkpoint, say)
         on_failure.pop_all()
         return run
@@ -291,12 +292,21 @@ def _newest_sound(path: Path, recorded: RunConfig, say: Say) -> Checkpoint | Non
                 return load_checkpoint(path, state)
         except DamageError as error:
             say(f"checkpoint {step}: {error}")
-    if saved:
+    if saved or _had_checkpoint(path, recorded):
         raise DamageError(
             f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
         )
     _refuse_changes_since_birth(path, recorded)
     return None
+
+
+def _had_checkpoint(path: Path, config: RunConfig) -> bool:
+    """Whether the run once was beyond its first checkpoint: that is made before anything is learnt and logged."""
+    try:
+        with (path / METRICS).open() as file:
+            return int(json.loads(file.readline())["step"]) < config.steps  # the last step is logged without learning
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:
@@ -352,7 +362,7 @@ def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:
             f"(stream {which}); this run is not an exact continuation."
         )
     if notes:
-        amend_provenance(path, config, notes)
+        amend_provenance(path, run.recorded, notes)
 
 
 def make_environments(config: RunConfig) -> list[Environment]:

@@ -32,6 +32,7 @@ CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "weights.safetensors",
     "lock",
 )
+BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory has before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
 
@@ -40,9 +41,9 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False) -> R
     """Make the run's directory with its provenance and config, locked from the start; no run may be there yet."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        taken = [entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.name.endswith(".part")]
+        taken = {entry.name for entry in path.iterdir()} - BEGINNINGS
     except (FileExistsError, NotADirectoryError):
-        taken = [path.name]
+        taken = {path.name}
     except OSError as error:
         raise ConfigError(f"{path} cannot be created ({error.strerror}); give another --out.") from None
     if taken:

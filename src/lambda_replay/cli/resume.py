@@ -36,7 +36,8 @@ def run(arguments: list[str]) -> int:
         print(f"{path} is finished already; nothing was left to do.")
         return 0
     training = _restore(path, options)
-    print(f"going on from step {training.loop.step:,}", flush=True)
+    step = training.loop.step
+    print(f"going on from step {step:,}" if step else "there is no checkpoint yet: beginning again", flush=True)
     conduct(training, has_tensorboard=options.tensorboard)
     return 0
 
