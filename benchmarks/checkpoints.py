@@ -1,4 +1,4 @@
-"""What crash safety costs: saving, checking on resume, and a memory in files instead of RAM, with full-size Atari slots.
+"""What crash safety costs: saving, checking on resume, and a memory in files instead of RAM, at Atari's size.
 
     python benchmarks/checkpoints.py --directory DIRECTORY_ON_A_REAL_DISK
 
@@ -63,7 +63,7 @@ class Saving:
 
 
 def atari_config(capacity: int, storage: str) -> RunConfig:
-    """The paper's settings with a fifth of F, S and the updates, so that a cycle takes seconds; their ratios are kept."""
+    """The paper's settings with a fifth of F, S and the updates, so that a cycle takes seconds; the ratios are kept."""
     return override(
         make_config("atari/pong"),
         {

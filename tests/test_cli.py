@@ -327,14 +327,15 @@ def test_mistakes_with_agent_dqn(call: Any, tmp_path: Path, options: str) -> Non
     assert listing(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["mine.part", "lock"])
-def test_a_refused_run_removes_nothing_of_the_users(call: Any, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("names", [[], ["mine.part"], ["mine.txt"]])
+def test_a_refused_run_removes_nothing_of_the_users(call: Any, tmp_path: Path, names: list[str]) -> None:
     """Neither a directory that was there before nor what is in it."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / name).write_text("precious")
-    answer = call("train", CHAIN, *TINY, "--network.kind", "atari", "--out", "mine")
-    assert answer.code == 2
-    assert (tmp_path / "mine" / name).read_text() == "precious"
+    for name in names:
+        (tmp_path / "mine" / name).write_text("precious")
+    before = [name for name, _ in listing(tmp_path)]
+    assert call("train", CHAIN, *TINY, "--network.kind", "atari", "--out", "mine").code == 2
+    assert [name for name, _ in listing(tmp_path)] == before
 
 
 @pytest.mark.parametrize(

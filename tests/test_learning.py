@@ -19,9 +19,9 @@ DISCOUNT = 0.9
 def chain_config(**changes: Any) -> RunConfig:
     values: dict[str, Any] = {
         "discount": DISCOUNT,
-        "steps": 3_000,
+        "steps": 2_000,
         "memory": {"capacity": 4_000, "start": 200},
-        "exploration": {"start": 1.0, "end": 0.3, "steps": 1_500},
+        "exploration": {"start": 1.0, "end": 0.3, "steps": 1_000},
         "optimizer": {"batch_size": 32, "learning_rate": 0.02, "epsilon": 1e-4},
         "network": {"hidden": []},  # one weight per state and action: a table
         **changes,
@@ -96,8 +96,8 @@ def test_the_papers_agents_learn_the_optimal_policy(changes: dict[str, Any], hid
 def test_without_exploration_at_the_end_the_papers_agent_reaches_the_optimal_values() -> None:
     """ε = 0 once the policy is optimal: a small memory then holds optimal play alone, from every state."""
     changes = {**CACHED, "memory": {"capacity": 600, "start": 200}}
-    exploration = {"start": 1.0, "end": 0.0, "steps": 2_000}
-    loop = learn_chain(chain_config(**changes, estimator="peng:0.75", exploration=exploration, steps=5_000))
+    exploration = {"start": 1.0, "end": 0.0, "steps": 1_500}
+    loop = learn_chain(chain_config(**changes, estimator="peng:0.75", exploration=exploration, steps=4_000))
     assert_allclose(q_values_of(loop)[:, RIGHT], optimal_chain_values(DISCOUNT)[:, RIGHT], atol=0.03)
 
 

@@ -272,7 +272,7 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_begin_again_in_silence(sto
     run = copy_run(stopped, tmp_path / "run")
     shutil.rmtree(run / CHECKPOINTS)
     before = snapshot(run)
-    with pytest.raises(DamageError, match="no checkpoint of .* is sound"):
+    with pytest.raises(DamageError, match=r"no checkpoint of .* is sound"):
         resume_run(run, print)
     assert snapshot(run) == before
 

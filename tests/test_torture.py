@@ -47,23 +47,23 @@ def server() -> Iterator[Server]:
 @pytest.mark.parametrize("agent", ["dqn-lambda", "dqn"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "minatar/breakout", "minatar/seaquest", "atari/qbert", "atari/pong"])
 def test_killed_at_twenty_random_moments(server: Server, tmp_path: Path, env: str, agent: AgentName, envs: int) -> None:
-    kill_often(server, tmp_path, small_config(env, agent, envs, steps=900), seed=f"{env} {agent} {envs}")
+    kill_often(server, tmp_path, small_config(env, agent, envs, steps=1_200), seed=f"{env} {agent} {envs}")
 
 
 @pytest.mark.parametrize("envs", [1, 4])
 @pytest.mark.parametrize("env", ["CartPole-v1", "minatar/breakout", "atari/qbert"])
 def test_killed_while_it_acts_and_trains_at_once(server: Server, tmp_path: Path, env: str, envs: int) -> None:
-    config = small_config(env, envs=envs, steps=900, cache={"schedule": "concurrent"}, memory={"capacity": 400})
+    config = small_config(env, envs=envs, steps=1_200, cache={"schedule": "concurrent"}, memory={"capacity": 400})
     kill_often(server, tmp_path, config, seed=f"{env} {envs}")
 
 
 def test_killed_with_the_network_of_the_paper(server: Server, tmp_path: Path) -> None:
-    kill_often(server, tmp_path, small_config("atari/qbert", steps=600, network={"kind": "atari"}), seed="atari")
+    kill_often(server, tmp_path, small_config("atari/qbert", steps=1_200, network={"kind": "atari"}), seed="atari")
 
 
 @pytest.mark.parametrize("estimator", ["median", "watkins:0.75", "retrace:0.75"])
 def test_killed_with_other_estimators(server: Server, tmp_path: Path, estimator: str) -> None:
-    config = small_config("minatar/asterix", steps=600, estimator=estimator, cache={"priority": 0.3})
+    config = small_config("minatar/asterix", steps=1_200, estimator=estimator, cache={"priority": 0.3})
     kill_often(server, tmp_path, config, seed=estimator)
 
 
@@ -76,15 +76,15 @@ def kill_often(server: Server, directory: Path, config: RunConfig, seed: str) ->
     num_kills, command = 0, train_command(config, directory, killed)
     while num_kills < KILLS:
         if rng.random() < 0.6:
-            ended = server.run_killed_after(rng.uniform(0.0, 0.35) * reference.seconds, *command)
+            ended = server.run_killed_after(rng.uniform(0.0, 0.2) * reference.seconds, *command)
         else:
-            ended = server.run(*command, die_at=rng.randrange(1, 70))
+            ended = server.run(*command, die_at=rng.randrange(1, 50))
         if ended.code == 0:
             break  # it came to its end between two kills
         assert ended.code == -signal.SIGKILL, ended.err
         num_kills += 1
         command = ["resume", str(killed)] if (killed / "config.json").exists() else command
-    assert num_kills >= KILLS // 4, f"only {num_kills} kills came before the end"
+    assert num_kills >= KILLS // 2, f"only {num_kills} kills came before the end"
     ended = server.run("resume", killed)
     assert ended.code == 0, ended.err
     assert not differences(undisturbed, killed)
@@ -145,9 +145,9 @@ def test_every_file_damaged_in_turn_at_the_command_line(
     names = [path.relative_to(stopped) for path in sorted(stopped.rglob("*")) if path.is_file()]
     codes = set()
     for name in names:
-        run = copy_run(stopped, tmp_path / "run")
         if name.name == "lock" and damage.__name__ == "flip":
             continue
+        run = copy_run(stopped, tmp_path / "run")
         damage(run / name)
         ended = server.run("resume", run)
         codes.add(ended.code)

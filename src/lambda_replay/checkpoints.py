@@ -41,6 +41,7 @@ SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its clos
 SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
 WITH_NEWEST = ("observations", "frames")  # what the newest slot holds already; the rest waits for its action
 
+MAX_THREADS = 1024  # no machine has more cores to offer; torch takes any number and fails later
 PIECE = 1 << 22  # bytes read at a time
 
 ReadSlots = Callable[[str, int, int], Iterable[Any]]  # bytes of one of the memory's arrays, from a slot up to another
@@ -272,7 +273,7 @@ def _is_consistent(state: Any, step: int) -> bool:
     written, is_open = state["memory"]["written"], state["memory"]["is_open"]
     return (
         state["device"] in get_args(Device)
-        and state["threads"] > 0
+        and 0 < state["threads"] <= MAX_THREADS
         and state["seconds"] >= 0
         and len(written) == len(is_open) == config.envs
         and all(count > 0 for count in written)  # at a boundary every stream is in the middle of a game

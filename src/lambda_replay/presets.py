@@ -74,6 +74,6 @@ def _classic() -> dict[str, Any]:
         "cache": CacheConfig(size=4_000, block_length=50, refresh_every=100, updates=50),
         "target": TargetConfig(copy_every=500, update_every=2),
         "exploration": ExplorationConfig(start=1.0, end=0.05, steps=10_000),
-        "optimizer": OptimizerConfig(batch_size=64, learning_rate=5e-4, epsilon=1e-5, loss="huber"),
+        "optimizer": OptimizerConfig(batch_size=64, learning_rate=1e-3, epsilon=1e-5, loss="huber"),
         "network": NetworkConfig(hidden=(128, 128)),
     }

@@ -389,7 +389,7 @@ def train_run(
     on_event: OnEvent = lambda event: None,
     keep_memory: bool = False,
 ) -> None:
-    """Train a new run to its end: what ``lambda-replay train`` does, in Python, with a network of one's own if wanted."""
+    """Train a new run to its end: as ``lambda-replay train`` does, with a network of one's own if wanted."""
     run = start_run(path, config, network, keep_memory=keep_memory)
     try:
         run.train(on_event)

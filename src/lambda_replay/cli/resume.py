@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from lambda_replay.checkpoints import MAX_THREADS
 from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.train import conduct, tidy
 from lambda_replay.config import Device
@@ -28,8 +29,8 @@ def run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "resume")
     options = parse(ResumeOptions, rest, usage="lambda-replay resume RUN")
     assert path is not None
-    if options.threads is not None and options.threads < 1:
-        raise ConfigError(f"--threads is {options.threads}; give a number above 0.")
+    if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
+        raise ConfigError(f"--threads is {options.threads}; give a number from 1 to {MAX_THREADS}.")
     read_config(path)  # so that nothing is touched in a directory that is no run
     if is_finished(path):
         _tidy_finished(path)
