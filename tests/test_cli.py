@@ -32,7 +32,7 @@ import torch
 from lambda_replay import __version__
 from lambda_replay.cli import main
 from lambda_replay.cli.main import COMMANDS
-from lambda_replay.cli.options import parse_train
+from lambda_replay.cli.options import TrainOptions, parse_run
 from lambda_replay.config import RunConfig, from_dict, to_dict
 from lambda_replay.files import load_tensors
 from lambda_replay.presets import make_config
@@ -446,6 +446,7 @@ def test_evaluate_plays_other_games_than_training_did(call: Any, finished: Path)
     assert trained_on.isdisjoint(game["seed"] for game in values["each"])
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio leaves ffmpeg's pipes open
 @pytest.mark.parametrize("kind", ["gif", "mp4"])
 def test_watch_films_a_game(call: Any, finished: Path, tmp_path: Path, kind: str) -> None:
     film = tmp_path / f"film.{kind}"
@@ -635,7 +636,7 @@ def test_help_shows_the_unit_the_default_and_the_papers_value_of_every_setting(
 def test_every_option_of_every_command_has_a_help_text(call: Any, command: str) -> None:
     is_training = command in ("train", "describe")
     module = importlib.import_module(f"lambda_replay.cli.{'options' if is_training else COMMANDS[command].module}")
-    name = "TrainOptions" if is_training else f"{command.capitalize()}Options"
+    name = f"{command.capitalize()}Options"
     answer = call(command, "--help")
     assert answer.code == 0
     assert squeezed(f"usage: lambda-replay {command}") in squeezed(answer.out)
@@ -752,4 +753,4 @@ def test_settings_survive_the_way_through_the_command_line() -> None:
             if option in ("--env", "--agent") or isinstance(value, bool):
                 continue
             options += [option, *map(str, value)] if isinstance(value, tuple) else [option, str(value)]
-        assert to_dict(parse_train([env, *options], "train").config) == to_dict(config)
+        assert to_dict(parse_run(TrainOptions, [env, *options], "train").config) == to_dict(config)

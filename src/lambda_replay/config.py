@@ -5,6 +5,7 @@ The comment behind a field is its help text on the command line. "Paper" is Dale
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from lambda_replay.errors import ConfigError
 
 AgentName = Literal["dqn-lambda", "dqn"]
+Schedule = Literal["burst", "concurrent"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ def _require(condition: bool, sentence: str) -> None:
 def _require_positive(prefix: str, owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        _require(value > 0, f"{prefix}{name} is {value}; give a number above 0.")
+        _require(0 < value < math.inf, f"{prefix}{name} is {value}; give a number above 0.")
 
 
 def _require_fraction(prefix: str, owner: object, *names: str) -> None:
@@ -45,6 +47,7 @@ class MemoryConfig:
 
     def __post_init__(self) -> None:
         _require_positive("memory.", self, "capacity", "start", "history")
+        _require(self.history <= 255, f"memory.history is {self.history}; give a number from 1 to 255.")
         _require(
             self.start <= self.capacity,
             f"memory.capacity ({self.capacity}) is smaller than memory.start ({self.start}); "
@@ -60,7 +63,7 @@ class CacheConfig:
     block_length: int = 100  # agent steps B per block; paper 100
     refresh_every: int = 10_000  # agent steps F between refreshes; paper 10,000
     updates: int | None = None  # minibatches per refresh; None means refresh_every / 4, the paper's ratio
-    schedule: Literal["burst", "concurrent"] = "burst"  # concurrent: act while training, with the network before it
+    schedule: Schedule = "burst"  # concurrent: act while training, with the network from before it; paper burst
     tail: int = 0  # agent steps computed beyond each block and dropped, so that its last returns are longer; paper 0
     priority: float = 0.0  # p at the first step, annealed linearly to 0 at the last; paper 0 or 0.1
     priority_quantile: float = 0.5  # quantile of |TD error| above which samples are preferred; paper 0.5, the median
@@ -238,12 +241,13 @@ class RunConfig:
     def _check_parts(self) -> None:
         """Each part is there exactly when its owner is, so that no setting is silently without effect."""
         owners = {
-            "cache": (self.cache, self.agent == "dqn-lambda", "agent dqn-lambda"),
-            "target": (self.target, self.agent == "dqn", "agent dqn"),
-            "atari": (self.atari, self.env.startswith("atari/"), "atari/… environments"),
-            "minatar": (self.minatar, self.env.startswith("minatar/"), "minatar/… environments"),
+            "cache": (self.cache, self.agent == "dqn-lambda"),
+            "target": (self.target, self.agent == "dqn"),
+            "atari": (self.atari, self.env.startswith("atari/")),
+            "minatar": (self.minatar, self.env.startswith("minatar/")),
         }
-        for name, (part, wanted, owner) in owners.items():
+        for name, (part, wanted) in owners.items():
+            owner = _OWNERS[name]
             here = f"this is agent {self.agent} on {self.env}"
             _require(part is not None or not wanted, f"the {name} settings are missing, which {owner} needs; {here}.")
             _require(part is None or wanted, f"the {name} settings belong to {owner} only; {here}.")
@@ -296,6 +300,14 @@ def differing_fields(one: RunConfig, other: RunConfig) -> list[str]:
     return [name for name in {**left, **right} if left.get(name) != right.get(name)]
 
 
+_OWNERS = {
+    "cache": "agent dqn-lambda",
+    "target": "agent dqn",
+    "atari": "atari/… environments",
+    "minatar": "minatar/… environments",
+}
+
+
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
@@ -323,6 +335,8 @@ def _override(config: T, values: Mapping[str, Any], prefix: str) -> T:
     changes: dict[str, Any] = {}
     for name, value in values.items():
         present = getattr(config, name)
+        if isinstance(value, Mapping) and present is None:
+            raise ConfigError(f"the {prefix}{name} settings belong to {_OWNERS[name]} only, which this is not.")
         if isinstance(value, Mapping) and is_dataclass(present):
             changes[name] = _override(present, value, f"{prefix}{name}.")
         else:

@@ -49,7 +49,10 @@ class Learner:
     def train(self, minibatches: Iterable[Minibatch]) -> TrainingSummary:
         """One gradient step per minibatch."""
         torch.set_flush_denormal(True)  # of this thread: Adam's fading moments would slow it many times over
-        updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
+        try:
+            updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
+        finally:
+            torch.set_flush_denormal(False)
         errors = torch.stack([errors for errors, _ in updates])  # [updates, B]
         values = torch.stack([values for _, values in updates])  # [updates, B]
         sizes = errors.abs()
@@ -99,8 +102,11 @@ class Learner:
         other._network.load_state_dict(self._network.state_dict())
 
     def weights(self) -> dict[str, Tensor]:
-        """The network's parameters, detached and on the host."""
-        return {name: value.detach().cpu().contiguous() for name, value in self._network.state_dict().items()}
+        """A copy of the network's parameters on the host, in which tied ones are apart."""
+        return {
+            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, value in self._network.state_dict().items()
+        }
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         expected = {name: tuple(value.shape) for name, value in self._network.state_dict().items()}

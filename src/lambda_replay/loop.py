@@ -249,10 +249,10 @@ def play(
         score, length = score + step.score, length + 1
         if step.game_over:
             ended = "terminated" if step.terminated else "truncated"
-        elif step.terminated or step.truncated:
-            memory.begin(step.observation)
         elif length == max_steps:
             ended = "truncated"
+        elif step.terminated or step.truncated:
+            memory.begin(step.observation)
     if on_frame is not None:
         on_frame()
     return PlayedGame(score, length, seed, ended)

@@ -157,6 +157,11 @@ def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_action
     kind = _suitable_kind(state_shape) if config.kind == "auto" else config.kind
     if kind != "mlp" and len(state_shape) < 3:
         raise ConfigError(f"network.kind {kind} needs pictures, but a state has shape {state_shape}; use mlp.")
+    if kind != "mlp" and (len(state_shape) > 4 or min(_image_shape(state_shape)[1:]) < FILTER):
+        raise ConfigError(
+            f"network.kind {kind} needs pictures of {FILTER}×{FILTER} pixels or more, but a state is {state_shape}; "
+            "use mlp."
+        )
     if kind == "atari" and min(_image_shape(state_shape)[1:]) < SMALLEST_ATARI_IMAGE:
         raise ConfigError(
             f"network.kind atari needs pictures of {SMALLEST_ATARI_IMAGE}×{SMALLEST_ATARI_IMAGE} pixels or more, "

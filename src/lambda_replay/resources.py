@@ -72,9 +72,9 @@ def available_ram() -> int:
 
 def in_words(num_bytes: float) -> str:
     """A number of bytes for people: 7.07 GB."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if num_bytes < 1000 or unit == "TB":
-            return f"{num_bytes:.3g} {unit}"
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB", "EB"):
+        if num_bytes < 999.5 or unit == "EB":
+            return f"{num_bytes:.3g} {unit}" if num_bytes < 999.5 else f"{num_bytes:,.0f} {unit}"
         num_bytes /= 1000
     raise AssertionError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lambda_replay.agents import Agent, make_agent, parse_agent_estimator
+from lambda_replay.agents import Agent, check_agent, make_agent
 from lambda_replay.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -220,8 +220,8 @@ def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *
 
     ``keep_memory``: the replay memory's files and the last checkpoints stay when the run is finished.
     """
-    parse_agent_estimator(config)
     environments = make_environments(config)
+    check_agent(config, environments[0].spec, network)
     check_room(config, environments[0].spec, path)
     lock = create_run(path, config, keep_memory=keep_memory)
     try:

@@ -87,6 +87,26 @@ def make_agent(
     return ConcurrentDQNLambda(config, agent, acting) if is_concurrent else agent
 
 
+def check_agent(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None = None) -> None:
+    """Refuse, before anything is written, what ``make_agent`` or the first step would refuse."""
+    parse_agent_estimator(config)
+    device = find_device(config.device)
+    state_shape = (config.memory.history, *spec.observation_shape)
+    if network is None:
+        make_network(config.network, state_shape, spec.num_actions, seed=0)
+        return
+    was_training = network.training
+    with torch.no_grad():
+        states = torch.zeros((2, *state_shape), dtype=torch.from_numpy(np.zeros(1, spec.observation_dtype)).dtype)
+        found = tuple(network.to(device).eval()(states.to(device)).shape)
+    network.train(was_training)
+    if found != (2, spec.num_actions):
+        raise ConfigError(
+            f"the network gives shape {found} for 2 states of shape {state_shape}; it must give "
+            f"(2, {spec.num_actions}), a value for each action."
+        )
+
+
 def parse_agent_estimator(config: RunConfig) -> Estimator:
     """The config's estimator, checked against its agent."""
     estimator = parse_estimator(config.estimator)
@@ -94,6 +114,13 @@ def parse_agent_estimator(config: RunConfig) -> Estimator:
         raise ConfigError(
             f"agent dqn takes the estimator nstep:n, not {config.estimator}; use agent dqn-lambda for the others."
         )
+    if isinstance(estimator, NStep) and config.agent == "dqn":
+        needed = (estimator.n + config.memory.history) * config.envs
+        if min(config.memory.start, config.memory.capacity) < needed:
+            raise ConfigError(
+                f"memory.start ({config.memory.start}) and memory.capacity ({config.memory.capacity}) must hold "
+                f"{needed} steps for {config.estimator}; raise them or lower n."
+            )
     return estimator
 
 

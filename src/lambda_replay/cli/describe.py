@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from lambda_replay.agents import make_agent, parse_agent_estimator
-from lambda_replay.cli.options import TrainOptions, parse_train
+from lambda_replay.cli.options import DescribeOptions, parse_run
 from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import ConfigError
 from lambda_replay.loop import Loop
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import Needs, estimate, in_words
@@ -19,13 +20,17 @@ from lambda_replay.spellings import SPELLINGS
 
 PROBE_STEPS = 400  # agent steps after the start that are timed
 PROBE_START = 256
+PROBE_SHARE = 16  # one part in so many of the cache and its updates is really computed
 
 
 def run(arguments: list[str]) -> int:
     if "--estimators" in arguments:
+        others = [argument for argument in arguments if argument not in ("--estimators", "--json")]
+        if others:
+            raise ConfigError(f"describe --estimators takes no {others[0]}; leave it out.")
         print(_estimators(as_json="--json" in arguments))
         return 0
-    options = parse_train(arguments, "describe")
+    options = parse_run(DescribeOptions, arguments, "describe")
     environments = make_environments(options.config)
     spec = environments[0].spec
     needs = estimate(options.config, spec)
@@ -55,7 +60,7 @@ def _estimators(as_json: bool) -> str:
     )
 
 
-def _as_json(options: TrainOptions, spec: EnvironmentSpec, needs: Needs, seconds: float) -> dict[str, Any]:
+def _as_json(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seconds: float) -> dict[str, Any]:
     return {
         "config": to_dict(options.config),
         "environment": {
@@ -73,7 +78,7 @@ def _as_json(options: TrainOptions, spec: EnvironmentSpec, needs: Needs, seconds
     }
 
 
-def _as_text(options: TrainOptions, spec: EnvironmentSpec, needs: Needs, seconds: float) -> str:
+def _as_text(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seconds: float) -> str:
     config = options.config
     shape = "×".join(str(side) for side in spec.observation_shape)
     lines = [
@@ -115,34 +120,40 @@ def measure_seconds(config: RunConfig) -> float:
 
 def _measure(config: RunConfig) -> tuple[float, float]:
     """Seconds per acting step and per boundary's learning, both measured small and scaled up."""
-    start = -(-PROBE_START // config.envs) * config.envs
-    share = 16  # of the cache and its updates that is really computed
-    small = replace(
-        config,
-        steps=start + -(-PROBE_STEPS // config.envs) * config.envs,
-        checkpoint_every=0,
-        memory=replace(config.memory, capacity=max(4096, 8 * start), start=start, storage="ram"),
-        exploration=replace(config.exploration, start=config.exploration.end),
-    )
-    if config.cache is not None:
-        length = min(config.cache.block_length, max(1, start // config.envs - config.memory.history - 1))
-        blocks = max(1, config.cache.num_blocks // share)
-        updates = max(1, config.cache.updates_per_refresh // share)
-        cache = replace(
-            config.cache, size=blocks * length, block_length=length, tail=0, updates=updates, refresh_every=small.steps
-        )
-        small = replace(small, cache=cache)
+    small = _probe_config(config)
     environments = make_environments(small)
     streams = make_streams(small.seed, small.envs)
     agent = make_agent(small, environments[0].spec, streams)
     loop = Loop(small, environments, agent, streams)
-    marks: list[tuple[int, float]] = []
-    for event in loop.run():
-        marks.append((event.step, time.perf_counter()))
+    marks = [(event.step, time.perf_counter()) for event in loop.run()]
     end = time.perf_counter()
     for environment in environments:
         environment.close()
+    start = small.memory.start
     boundary = next(at for step, at in marks if step == start)
-    learned = next((at for step, at in reversed(marks) if step == start), boundary)
+    learned = next(at for step, at in reversed(marks) if step == start)
     acting = (end - learned) / (small.steps - start)
-    return acting, (learned - boundary) * share if config.cache is not None else 0.0
+    return acting, (learned - boundary) * PROBE_SHARE if config.cache is not None else 0.0
+
+
+def _probe_config(config: RunConfig) -> RunConfig:
+    """The config with few steps, and with a small part of the cache and its updates."""
+    estimator = parse_agent_estimator(config)
+    block = 1 if config.cache is None else config.cache.block_length + config.cache.tail
+    longest = max(block, getattr(estimator, "n", 1)) + config.memory.history + 1
+    start = max(-(-PROBE_START // config.envs), longest) * config.envs
+    steps = start + -(-PROBE_STEPS // config.envs) * config.envs
+    cache = config.cache
+    if cache is not None:
+        blocks = max(1, cache.num_blocks // PROBE_SHARE)
+        updates = max(1, cache.updates_per_refresh // PROBE_SHARE)
+        size = blocks * cache.block_length
+        cache = replace(cache, size=size, updates=updates, refresh_every=steps, schedule="burst")
+    return replace(
+        config,
+        steps=steps,
+        checkpoint_every=0,
+        cache=cache,
+        memory=replace(config.memory, capacity=2 * steps, start=start, storage="ram"),
+        exploration=replace(config.exploration, start=config.exploration.end),
+    )

@@ -6,7 +6,7 @@ import json
 import statistics
 from dataclasses import dataclass
 
-from lambda_replay.cli.options import parse, split_path
+from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.errors import ConfigError
 from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
 from lambda_replay.policies import load_policy
@@ -28,10 +28,9 @@ def run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "evaluate")
     options = parse(EvaluateOptions, rest, usage="lambda-replay evaluate RUN")
     assert path is not None
-    if options.games < 1 or not 0 <= options.epsilon <= 1:
-        raise ConfigError(
-            f"--games is {options.games} and --epsilon {options.epsilon}; give 1 or more games, an ε from 0 to 1."
-        )
+    if options.games < 1:
+        raise ConfigError(f"--games is {options.games}; give 1 or more.")
+    check_play_options(options.epsilon, options.seed, options.max_steps)
     policy = load_policy(path)
     rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     games = []

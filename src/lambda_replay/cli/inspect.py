@@ -10,7 +10,7 @@ import numpy as np
 from lambda_replay.actor import epsilon_greedy
 from lambda_replay.analysis.inspection import draw_block
 from lambda_replay.cache import make_block
-from lambda_replay.cli.options import parse, split_path
+from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.cli.train import title_of
 from lambda_replay.errors import ConfigError
 from lambda_replay.loop import LARGEST_SEED
@@ -37,6 +37,7 @@ def run(arguments: list[str]) -> int:
     assert path is not None
     if options.length < 2:
         raise ConfigError(f"--length is {options.length}; give 2 or more agent steps.")
+    check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
     policy = load_policy(path)
     config = policy.config

@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, DamageError, EnvironmentFault) as error:
         _say(str(error))
         return MISTAKE
+    except BrokenPipeError:  # whoever read the output has had enough
+        return DONE
     except OSError as error:
         if error.errno is None:
             raise
@@ -56,8 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.args:
             _say(str(error))
         return INTERRUPTED
-    except BrokenPipeError:
-        return DONE
 
 
 def _run(arguments: list[str]) -> int:

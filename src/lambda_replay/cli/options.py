@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -55,18 +56,26 @@ def _first_sentence(box: str) -> str:
 
 
 @dataclass(frozen=True)
+class DescribeOptions:
+    """What a run of these settings would be and need; describe --estimators lists the return estimators instead."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    preset: str | None = None  # paper, minatar or classic; by default the one that suits the environment
+    json: bool = False  # one JSON object on standard output
+
+
+@dataclass(frozen=True)
 class TrainOptions:
-    """Options of train and describe beside the config itself."""
+    """Train an agent; every setting of the run is an option."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     preset: str | None = None  # paper, minatar or classic; by default the one that suits the environment
     out: Path | None = None  # the run's directory; by default a new one under runs/
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
-    json: bool = False  # describe: one JSON object instead of text
 
 
-def parse_train(arguments: list[str], command: str) -> TrainOptions:
+def parse_run(kind: Callable[[RunConfig], T], arguments: list[str], command: str) -> T:
     """ENV, the preset and the agent give the defaults; every other option changes one field of them."""
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     env, rest = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else (None, arguments)
@@ -74,18 +83,20 @@ def parse_train(arguments: list[str], command: str) -> TrainOptions:
     preset, _ = _take(rest, "--preset")
     agent, _ = _take(rest, "--agent")
     if saved is not None:
+        if preset is not None:
+            raise ConfigError("--config and --preset both give all settings; name one of them.")
         config = _read_saved(Path(saved), env)
     elif env is None and not wants_help:
         raise ConfigError(
             f"name an environment: lambda-replay {command} atari/pong, or minatar/breakout, or CartPole-v1."
         )
     else:
-        config = make_config(env or HELP_ENV, preset, _as_agent(agent))
-    options = parse(
-        TrainOptions, rest, usage=f"lambda-replay {command} ENV [--config FILE]", default=TrainOptions(config)
-    )
-    if options.config.env != config.env:
-        raise ConfigError(f"two environments are named, {config.env} and {options.config.env}; name one.")
+        config = make_config(HELP_ENV if env is None else env, preset, _as_agent(agent))
+    default = kind(config)
+    options = parse(type(default), rest, usage=f"lambda-replay {command} ENV [--config FILE]", default=default)
+    named: str = options.config.env  # type: ignore[attr-defined]
+    if named != config.env:
+        raise ConfigError(f"two environments are named, {config.env} and {named}; name one.")
     return options
 
 
@@ -128,6 +139,16 @@ def split_path(arguments: list[str], command: str, what: str = "RUN") -> tuple[P
     if {"-h", "--help"}.isdisjoint(arguments):
         raise ConfigError(f"name what it is about: lambda-replay {command} {what}.")
     return None, arguments
+
+
+def check_play_options(epsilon: float, seed: int | None, max_steps: int | None) -> None:
+    """Refuse options of a game that cannot be played."""
+    if not 0 <= epsilon <= 1:
+        raise ConfigError(f"--epsilon is {epsilon}; give a number from 0 to 1.")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"--seed is {seed}; give a whole number of 0 or more.")
+    if max_steps is not None and max_steps < 1:
+        raise ConfigError(f"--max-steps is {max_steps}; give 1 or more agent steps.")
 
 
 assert set(PRESETS) == {"paper", "minatar", "classic"}  # the help text of ``preset`` names them

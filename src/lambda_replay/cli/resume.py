@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lambda_replay.checkpoints import MAX_THREADS
 from lambda_replay.cli.options import parse, split_path
-from lambda_replay.cli.train import conduct, tidy
+from lambda_replay.cli.train import conduct, load_tensorboard, tidy
 from lambda_replay.config import Device
 from lambda_replay.errors import ConfigError
 from lambda_replay.runner import Run, resume_run
@@ -36,6 +36,8 @@ def run(arguments: list[str]) -> int:
         _tidy_finished(path)
         print(f"{path} is finished already; nothing was left to do.")
         return 0
+    if options.tensorboard:
+        load_tensorboard()
     training = _restore(path, options)
     step = training.loop.step
     print(f"going on from step {step:,}" if step else "there is no checkpoint yet: beginning again", flush=True)

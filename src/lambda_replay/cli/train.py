@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from lambda_replay.analysis.plots import plot_run
 from lambda_replay.cli.display import Display
-from lambda_replay.cli.options import parse_train
+from lambda_replay.cli.options import TrainOptions, parse_run
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.files import save_tensors
@@ -23,7 +24,9 @@ CURVE = "curve.png"
 
 
 def run(arguments: list[str]) -> int:
-    options = parse_train(arguments, "train")
+    options = parse_run(TrainOptions, arguments, "train")
+    if options.tensorboard:
+        load_tensorboard()
     path = free_name(Path("runs"), options.config) if options.out is None else options.out
     training = start_run(path, options.config, keep_memory=options.keep_memory)
     conduct(training, has_tensorboard=options.tensorboard)
@@ -91,12 +94,17 @@ def _draw_curve(path: Path) -> None:
         print(f"lambda-replay: no learning curve was drawn: {error}", file=sys.stderr)
 
 
-def _tensorboard_sink(path: Path) -> Callable[[Event], None]:
+def load_tensorboard() -> Any:
+    """TensorBoard's writer, or a sentence on how to get it."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ConfigError("--tensorboard needs the extra: pip install 'lambda-replay[tensorboard]'.") from None
-    writer = SummaryWriter(str(path / "tensorboard"))
+    return SummaryWriter
+
+
+def _tensorboard_sink(path: Path) -> Callable[[Event], None]:
+    writer = load_tensorboard()(str(path / "tensorboard"))
 
     def write(event: Event) -> None:
         if isinstance(event, Learned):

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.cli.options import parse, split_path
+from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.errors import ConfigError
 from lambda_replay.files import replacing
 from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
 from lambda_replay.policies import load_policy
 from lambda_replay.randomness import make_streams
+from lambda_replay.runs import read_config
 
 SMALLEST_SIDE = 160  # pixels; smaller pictures are enlarged by whole factors
 
@@ -28,20 +29,25 @@ class WatchOptions:
     epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
     seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
     max_steps: int = 600  # agent steps after which the film ends
-    frames_per_second: int = 20
+    frames_per_second: int = 20  # agent steps shown per second, 1 to 50
 
 
 def run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "watch")
     options = parse(WatchOptions, rest, usage="lambda-replay watch RUN")
     assert path is not None
+    read_config(path)  # so that a run that is not there is the first thing said
     out = path / "play.gif" if options.out is None else options.out
     if out.suffix not in (".gif", ".mp4"):
         raise ConfigError(f"--out {out} ends in neither .gif nor .mp4; name a film of one of these kinds.")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no directory {out.parent}; create it first.")
-    if options.best_of < 1 or options.max_steps < 1 or not 1 <= options.frames_per_second <= 50:
-        raise ConfigError("--best-of and --max-steps take 1 or more, --frames-per-second 1 to 50.")
+    if options.best_of < 1 or not 1 <= options.frames_per_second <= 50:
+        raise ConfigError(
+            f"--best-of is {options.best_of} and --frames-per-second {options.frames_per_second}; "
+            "give 1 or more games, and 1 to 50 frames."
+        )
+    check_play_options(options.epsilon, options.seed, options.max_steps)
     game, frames = _film(path, options)
     _write(out, frames, options.frames_per_second)
     end = "the film's end" if game.length == options.max_steps else f"its end ({game.ended})"
@@ -79,7 +85,13 @@ def _write(out: Path, frames: list[NDArray[np.uint8]], frames_per_second: int) -
     pictures = np.stack([frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in frames])
     kinds: dict[str, dict[str, Any]] = {
         ".gif": {"extension": ".gif", "duration": 1000 / frames_per_second, "loop": 0},
-        ".mp4": {"extension": ".mp4", "fps": frames_per_second, "codec": "libx264", "macro_block_size": 2},
+        ".mp4": {
+            "extension": ".mp4",
+            "fps": frames_per_second,
+            "codec": "libx264",
+            "macro_block_size": 2,
+            "output_params": ["-f", "mp4"],  # the temporary file's name does not say so
+        },
     }
     with replacing(out) as temporary:
         imageio.imwrite(temporary, pictures, **kinds[out.suffix])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import warnings
 from typing import Any, final
 
@@ -52,13 +53,14 @@ class GymnasiumEnvironment:
         assert 0 <= action < self._spec.num_actions, action
         self._actions.append(action + self._first_action)
         observation, reward, terminated, truncated, _ = self._env.step(action + self._first_action)
+        number = _as_number(reward)
         return Step(
             observation=self._own(observation),
-            reward=float(reward),
+            reward=number,
             terminated=bool(terminated),
             truncated=bool(truncated),
             game_over=bool(terminated or truncated),
-            score=float(reward),
+            score=number,
         )
 
     def render(self) -> NDArray[np.uint8]:
@@ -129,7 +131,8 @@ def _check_spelling(env_id: str) -> None:
 
 def _unknown(env_id: str) -> str:
     name = env_id.rpartition(":")[2]
-    close = difflib.get_close_matches(name, gymnasium.registry, n=1)
+    families = {"atari": "atari/pong", "minatar": "minatar/breakout"}
+    close = [families[name]] if name in families else difflib.get_close_matches(name, gymnasium.registry, n=1)
     guess = f"did you mean {close[0]}?" if close else "write package:Env-v0 if a package must be imported first."
     return f"there is no Gymnasium environment {name!r} (nor is it atari/… or minatar/…); {guess}"
 
@@ -171,3 +174,11 @@ def _action_names(env: GymnasiumEnv, first: int, count: int) -> tuple[str, ...]:
     if meanings is None:
         return tuple(str(first + index) for index in range(count))
     return tuple(str(name).lower() for name in meanings())
+
+
+def _as_number(reward: Any) -> float:
+    """The reward as a float; what is no number becomes NaN, which stops the run where it is noticed."""
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        return math.nan

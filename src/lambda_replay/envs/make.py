@@ -16,12 +16,10 @@ def make_environment(config: RunConfig) -> Environment:
 
 
 def _make_bare(config: RunConfig) -> Environment:
-    family, _, game = config.env.partition("/")
-    if family == "atari":
-        assert config.atari is not None  # RunConfig sees to it
+    game = config.env.partition("/")[2]
+    if config.atari is not None:  # RunConfig sees to it that the name fits
         return Atari(game, config.atari)
-    if family == "minatar":
-        assert config.minatar is not None  # RunConfig sees to it
+    if config.minatar is not None:
         return MinAtar(game, config.minatar)
     # Imported here because Gymnasium takes a third of a second to import, which the two families above do not need.
     from lambda_replay.envs.gymnasium import GymnasiumEnvironment
