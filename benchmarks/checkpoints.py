@@ -98,7 +98,7 @@ def append(memory: ReplayMemory, steps: int) -> None:
 
 
 def disk_bytes() -> int:
-    """Bytes this process has sent towards the disk so far; what the kernel wrote back by itself is not among them."""
+    """Bytes that this process has made the kernel write so far, by files or by pages of the mapped memory."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
 
@@ -125,6 +125,7 @@ class Savings:
         self._checksums = MemoryChecksums()
 
     def save(self, steps: int) -> Saving:
+        written = disk_bytes()
         append(self.memory, steps)
         self._step += steps + 1
         state = {
@@ -138,12 +139,11 @@ class Savings:
             "memory": self.memory.get_state(),
             "logs": {LOG: 0},
         }
-        written, began = disk_bytes(), time.perf_counter()
+        began = time.perf_counter()
         checkpoint = Checkpoint(self._step, state, self._weights, self._optimizer)
         save_checkpoint(self._run, checkpoint, self.memory, self._checksums)
         seconds = time.perf_counter() - began
-        new = steps * SLOT_BYTES + sum(file.stat().st_size for file in (self._run / "checkpoints").glob("*/*")) // 2
-        return Saving(self.memory.window, steps, seconds, max(disk_bytes() - written, new))
+        return Saving(self.memory.window, steps, seconds, disk_bytes() - written)
 
     def check(self) -> float:
         """Seconds to check the newest checkpoint, as resume does."""
