@@ -31,9 +31,7 @@ def draw_block(block: Block, estimators: Sequence[Estimator], out_png: Path, tit
         _draw_rewards(all_axes[0], block)
         _draw_q_values(all_axes[1], block)
         _draw_explanations(all_axes[2], all_axes[3], block, explanations)
-        all_axes[-1].set_xlabel(
-            "step of the block (dotted: the episode ends; dots on the axis: the action was not greedy)"
-        )
+        all_axes[-1].set_xlabel("step of the block (dotted: the episode ends; dots: the action was not greedy)")
 
     return write_atomically(out_png, render(draw, (10.0, 9.0), ["png"])["png"])
 
@@ -58,7 +56,8 @@ def _draw_q_values(axes: Any, block: Block) -> None:
     axes.plot(steps, greedy, color="#4aa8e8", linewidth=3.5, label="max Q(s, ·)")
     axes.plot(steps, _where_transition(block, block.action_values[0, :-1]), color="#3d434b", label="Q(s, a) taken")
     explored = np.flatnonzero(~is_greedy(block)[0, :-1] & block.is_transition[0])
-    axes.plot(explored, np.full(len(explored), axes.get_ylim()[0]), "o", color="#d55e00", markersize=3, clip_on=False)
+    at_the_bottom = axes.get_xaxis_transform()  # x in steps, y in parts of the panel
+    axes.plot(explored, np.full(len(explored), 0.04), "o", color="#d55e00", markersize=3, transform=at_the_bottom)
     _put_legend(axes)
 
 

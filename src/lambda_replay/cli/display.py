@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lambda_replay.cli.words import duration, number
 from lambda_replay.config import RunConfig
 from lambda_replay.loop import Event, Learned, Loop
 
@@ -61,7 +62,7 @@ class Display:
         parts = [
             f"step {self._loop.step:>9,} of {self._config.steps:,}",
             f"{self._speed():,.0f} steps/s",
-            f"{_duration(self._seconds_left())} left",
+            f"{duration(self._seconds_left())} left",
             *(f"{name} {value}" for name, value in self._numbers()),
         ]
         return " | ".join(parts)
@@ -69,16 +70,16 @@ class Display:
     def _numbers(self) -> list[tuple[str, str]]:
         metrics = self._metrics
         shown = [
-            ("score (last 100)", _number(self._loop.score)),
+            ("score (last 100)", number(self._loop.score)),
             ("games", f"{self._loop.num_games:,}"),
-            ("ε", _number(self._loop.agent.actor.epsilon(self._loop.step))),
-            ("loss", _number(metrics.get("loss"))),
-            ("mean |TD error|", _number(metrics.get("td_error_abs_mean"))),
+            ("ε", number(self._loop.agent.actor.epsilon(self._loop.step))),
+            ("loss", number(metrics.get("loss"))),
+            ("mean |TD error|", number(metrics.get("td_error_abs_mean"))),
         ]
         if "return_minus_q_mean" in metrics:
-            shown.append(("return − Q", _number(metrics["return_minus_q_mean"])))
+            shown.append(("return − Q", number(metrics["return_minus_q_mean"])))
         if "lambda_mean" in metrics:
-            shown.append(("λ chosen", _number(metrics["lambda_mean"])))
+            shown.append(("λ chosen", number(metrics["lambda_mean"])))
         if metrics.get("trace_cut_share"):
             shown.append(("traces cut", f"{100 * (metrics['trace_cut_share'] or 0):.0f} %"))
         return shown
@@ -90,7 +91,7 @@ class Display:
         head.add_column(justify="right")
         head.add_row(
             Text(f"step {self._loop.step:,} of {self._config.steps:,}", style="bold"),
-            Text(f"{speed:,.0f} steps/s · {_duration(left)} left", style="cyan"),
+            Text(f"{speed:,.0f} steps/s · {duration(left)} left", style="cyan"),
         )
         numbers = Table.grid(padding=(0, 3))
         rows = [*self._numbers(), (self._boundary_name(), f"in {self._steps_to_boundary():,} steps")]
@@ -131,16 +132,4 @@ def sparkline(values: list[float], width: int) -> str:
     low, high = min(means), max(means)
     span = high - low or 1.0
     bars = "".join(SPARKS[min(len(SPARKS) - 1, int((value - low) / span * len(SPARKS)))] for value in means)
-    return f"{bars}  {_number(low)} … {_number(high)}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    return f"{bars}  {number(low)} … {number(high)}"

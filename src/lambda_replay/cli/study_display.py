@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lambda_replay.cli.words import duration, number
 from lambda_replay.studies.plan import Study
 from lambda_replay.studies.status import RunStatus, State, seconds_left
 
@@ -150,16 +151,3 @@ def _progress(running: Sequence[RunStatus]) -> Table:
             Text("–" if not speed else f"{duration((steps - status.step) / speed)} left", style="cyan"),
         )
     return table
-
-
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds for people: 3 h 20 min."""
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
