@@ -97,10 +97,10 @@ def append(memory: ReplayMemory, steps: int) -> None:
         memory.append(number % 6, 0.0, frames[number % 64], behaviour_prob=0.5)
 
 
-def disk_bytes() -> int:
-    """Bytes that this process has made the kernel write so far, by files or by pages of the mapped memory."""
+def disk_bytes(kind: str = "write_bytes") -> int:
+    """Bytes that this process has made the kernel write or read so far, by files or by pages of the mapped memory."""
     lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
 
 
 class Savings:
@@ -275,7 +275,7 @@ def measure_too_small(place: Path, options: Options) -> dict[str, Any]:
     return results
 
 
-def _run_limited(memory: Path, options: Options, limit: float | None) -> float | str:
+def _run_limited(memory: Path, options: Options, limit: float | None) -> Any:
     group = None
     command = [sys.executable, __file__, "--measure-limited", str(memory), "--capacity", str(options.capacity)]
     try:
@@ -285,7 +285,7 @@ def _run_limited(memory: Path, options: Options, limit: float | None) -> float |
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode != 0:
             return f"failed with exit code {ended.returncode}: {ended.stderr.strip()[-200:]}"
-        return float(ended.stdout)
+        return json.loads(ended.stdout)
     except OSError as error:
         return f"could not be measured: {error}"
     finally:
@@ -302,16 +302,18 @@ def make_group(limit: int) -> Path:
     return group
 
 
-def train_limited(memory: Path, capacity: int) -> float:
-    """Steps per second over a few cycles, once the page cache holds as much of the files as it may."""
+def train_limited(memory: Path, capacity: int) -> dict[str, float]:
+    """A few cycles, once the page cache holds as much of the files as it may."""
     for path in memory.iterdir():
         with path.open("rb") as file:
             while file.read(1 << 24):
                 pass
     training = Training(atari_config(capacity, "disk"), memory, is_full=True)
     training.cycle()
+    read = disk_bytes("read_bytes")
     cycles = total([training.cycle() for _ in range(4)])
-    return cycles.steps / cycles.seconds
+    read = disk_bytes("read_bytes") - read
+    return {"steps_per_second": cycles.steps / cycles.seconds, "bytes_read_per_step": read / cycles.steps}
 
 
 def check_room(options: Options) -> None:
@@ -327,7 +329,7 @@ def main() -> None:
     options = tyro.cli(Options, config=(tyro.conf.FlagConversionOff,))
     torch.set_num_threads(1)
     if options.measure_limited is not None:
-        print(train_limited(options.measure_limited, options.capacity))
+        print(json.dumps(train_limited(options.measure_limited, options.capacity)))
         return
     check_room(options)
     results: dict[str, Any] = {}
@@ -342,7 +344,7 @@ def main() -> None:
             print(f"training on files and in RAM: {results['files_or_ram']}", flush=True)
         if "too-small" in options.only:
             results["too_small"] = measure_too_small(place, options)
-            print(f"steps per second under a limit on memory: {results['too_small']}", flush=True)
+            print(f"training under a limit on memory: {results['too_small']}", flush=True)
     if {"saving", "files_or_ram"} <= results.keys():
         results["share"] = share_of_training_time(results)
         print(f"share of training time at the default interval: {100 * results['share']:.2f} %")
@@ -358,7 +360,7 @@ def share_of_training_time(results: dict[str, Any]) -> float:
         if saving["memory_slots"] == largest and saving["steps_since_last"] == 50_000
     ]
     training = 50_000 / results["files_or_ram"]["steps_per_second_in_files"]
-    return statistics.median(seconds) / (statistics.median(seconds) + training)
+    return float(statistics.median(seconds) / (statistics.median(seconds) + training))
 
 
 def print_savings(savings: Iterator[Saving]) -> list[Saving]:

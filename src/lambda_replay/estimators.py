@@ -1,11 +1,9 @@
 """Return estimators as frozen callables ``Block -> returns``; the recursions are in returns.py, names in spellings.py.
 
 A user's own estimator is any callable from a Block to returns [K, L]. Ours also ``explain`` themselves: the traces
-they used and the λ they chose, for the metrics and for ``lambda-replay inspect``. Each docstring gives V, b and c of
+they used and the λ they chose, for the metrics and for ``lambda-replay inspect``. Each docstring gives its source and
 
-    G_t = r_t + γ_t · [ V_{t+1} + c_{t+1} · (G_{t+1} − b_{t+1}) ],        s' and a' being s_{t+1} and a_{t+1},
-
-and its source; ``lambda-replay describe --estimators`` prints them.
+    V, b, c of  G_t = r_t + γ_t · [ V_{t+1} + c_{t+1} · (G_{t+1} − b_{t+1}) ],      s' and a' being s_{t+1} and a_{t+1}.
 """
 
 from __future__ import annotations

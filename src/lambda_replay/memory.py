@@ -1,9 +1,8 @@
 """The replay memory: a ring of observations per stream, each stored once; what is learnt from it is decided elsewhere.
 
 Slot t holds o_t, a_t, r_t, μ(a_t|s_t) and whether a_t terminated the episode. Every episode, terminated or truncated,
-closes with one more slot that holds its final observation and no action. So the successor of slot t is always slot
-t+1, truncation bootstraps from the true final observation, and nothing needs a special case: an episode goes on
-after t exactly where it did not terminate and slot t+1 has an action.
+closes with one more slot that holds its final observation and no action. So the successor of slot t is always t+1,
+truncation bootstraps from the final observation, and an episode goes on after t where slot t+1 has an action.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ MIN_PROB = float(np.finfo(np.float32).tiny)
 class ReplayMemory:
     """``num_streams`` independent rings that share ``capacity`` slots evenly, in RAM or memory-mapped in ``directory``.
 
-    A stream's window is its newest ``capacity // num_streams`` slots. ``spare`` more slots per stream delay the moment
-    in which a slot that left the window is overwritten, so that checkpoints can rely on it a while longer.
+    A stream's window is its newest ``capacity // num_streams`` slots; ``spare`` more per stream are overwritten later.
     """
 
     def __init__(
