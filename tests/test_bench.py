@@ -128,6 +128,8 @@ def test_every_contender_has_a_row_with_median_spread_and_bound(results: dict[st
         assert len(row["samples"]) == 2
         assert 0 < row["low"] <= row["steps_per_second"] <= row["high"]
         assert 0 < row["share_of_bound"] < 1
+        assert 0 < row["share_of_bound_then"] < 1
+        assert len(row["sgemm_flops_per_second"]) == 2
         assert row["parameters"] == 17_410
         assert row["peak_bytes"] > 50e6
         assert row["ratio"] is None  # the baseline did not take part
@@ -139,6 +141,8 @@ def test_the_parts_of_a_step_are_named_and_positive(results: dict[str, Any]) -> 
     for found in results["parts"]:
         assert {"acting", "environment", "refresh: forward", "training: step"} <= found["seconds_per_step"].keys()
         assert all(seconds > 0 for seconds in found["seconds_per_step"].values())
+        assert found["share_of_sgemm"].keys() == {"acting", "refresh: forward", "training: step"}
+        assert all(0 < share < 1 for share in found["share_of_sgemm"].values())
     assert results["estimators"]["blocks"] == 20
     assert [size["slots"] for size in results["memory_sizes"]] == [2_000]
     assert results["skipped"] == {}

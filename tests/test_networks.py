@@ -155,6 +155,28 @@ def test_the_atari_networks_filters() -> None:
     assert found == [(32, (8, 8), (4, 4)), (64, (4, 4), (2, 2)), (64, (3, 3), (1, 1))]
 
 
+@pytest.mark.parametrize("state_shape", [(4, 84, 84), (2, 36, 40, 3), (1, 37, 43)])
+def test_the_atari_network_is_its_layers_one_after_the_other(state_shape: tuple[int, ...]) -> None:
+    """Cells of 4×4 pixels and layouts in memory are a way to compute, not another network."""
+    network = make("atari", state_shape)
+    assert isinstance(network, AtariNetwork)
+    states = some_states(3, state_shape, torch.uint8)
+    features = states.float() / 255
+    if features.ndim == 5:
+        features = torch.cat(list(features.permute(1, 0, 4, 2, 3)), dim=1)
+    for convolution in network.convolutions:
+        features = convolution(features).relu()
+    hidden, output = network.head
+    expected = output(hidden(features.permute(0, 2, 3, 1).flatten(1)).relu())
+    torch.testing.assert_close(network(states), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_view_into_other_states_is_read_where_it_lies() -> None:
+    network = make("minatar", (1, 10, 10, 4))
+    states = some_states(5, (1, 10, 10, 4), torch.float32)
+    torch.testing.assert_close(network(states[2:]), network(states)[2:], rtol=1e-4, atol=1e-5)
+
+
 def summing_minatar_network() -> nn.Module:
     """One whose output is the plain sum of all outputs of its filters, so that the filters can be looked at."""
     network = make("minatar", (1, 12, 12, 2), num_actions=1)
@@ -203,6 +225,9 @@ GRADIENT_CASES: list[tuple[Kind, tuple[int, ...], dict[str, Any]]] = [
     ("minatar", (1, 10, 10, 4), {}),
     ("minatar", (2, 5, 7), {}),
     ("minatar", (3, 3, 3), {}),
+    ("atari", (4, 84, 84), {}),
+    ("atari", (2, 36, 40, 3), {}),
+    ("atari", (1, 37, 43), {}),
 ]
 
 

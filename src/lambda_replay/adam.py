@@ -22,21 +22,24 @@ class Adam:
         self._parameters = [parameter.detach() for parameter in parameters]
         self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
+        assert all(mean.stride() == parameter.stride() for mean, parameter in zip(self._means, parameters, strict=True))
         self._step = torch.zeros((), device=self._parameters[0].device)  # one count serves all
+        # The fused call copies whatever does not lie in order, so it gets everything as lines of memory.
+        self._lines = [[_line(tensor) for tensor in many] for many in (self._parameters, self._means, self._squares)]
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Move every parameter, in place."""
-        # The fused call walks through memory and knows no strides: a gradient must be laid out as its parameter.
-        fitting = [
-            gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
+        fitting = [  # laid out as their parameters
+            _line(gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient))
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
         self._step += 1
+        parameters, means, squares = self._lines
         torch._fused_adam_(
-            self._parameters,
+            parameters,
             fitting,
-            self._means,
-            self._squares,
+            means,
+            squares,
             [],
             [self._step] * len(fitting),
             lr=self._config.learning_rate,
@@ -57,3 +60,8 @@ class Adam:
         for name, many in {"mean": self._means, "square": self._squares, "step": [self._step]}.items():
             for number, tensor in enumerate(many):
                 tensor.copy_(state[f"{name}.{number}"])
+
+
+def _line(tensor: Tensor) -> Tensor:
+    """All numbers of a dense tensor [n] in the order in which they lie in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))

@@ -40,7 +40,7 @@ class Learner:
         self._adam = Adam(self._parameters, config)
         self._is_stopped = False
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def q_values(self, states: NDArray[Any]) -> Floats:  # [n, F, *observation] -> [n, A]
         """Q(s, ·; θ) of some states."""
         return self._network(self._tensor(states)).cpu().numpy()
@@ -50,7 +50,8 @@ class Learner:
         """One gradient step per minibatch."""
         torch.set_flush_denormal(True)  # of this thread: Adam's fading moments would slow it many times over
         try:
-            updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
+            with torch.inference_mode(isinstance(self._network, GivesGradients)):  # autograd could not leave it
+                updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
         finally:
             torch.set_flush_denormal(False)
         errors = torch.stack([errors for errors, _ in updates])  # [updates, B]
@@ -62,15 +63,15 @@ class Learner:
 
     def _update(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
         """One gradient step; the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
-        states = self._tensor(minibatch.states)  # [B, F, *observation]
-        actions = self._tensor(minibatch.actions).long()[:, None]  # [B, 1]
+        assert minibatch.actions.shape == minibatch.returns.shape == (len(minibatch.states),)
         returns = self._tensor(minibatch.returns)  # [B]
-        q_values, backward = self._forward(states)  # [B, A]
-        values = q_values.gather(1, actions)[:, 0]  # [B]
-        assert values.shape == returns.shape
+        q_values, backward = self._forward(self._tensor(minibatch.states))  # [B, A]
+        flat, (batch_size, num_actions) = q_values.flatten(), q_values.shape
+        chosen = self._tensor(minibatch.actions + num_actions * np.arange(batch_size))  # [B]  places of Q(s, a) in flat
+        values = flat.index_select(0, chosen)  # [B]
         errors = returns - values
         slopes = 2 * errors if self._config.loss == "squared" else errors.clamp(-1, 1)
-        q_gradient = torch.zeros_like(q_values).scatter_(1, actions, slopes[:, None] / -len(errors))
+        q_gradient = torch.zeros_like(flat).index_copy_(0, chosen, slopes / -batch_size).view(q_values.shape)  # [B, A]
         gradients = backward(q_gradient)
         if self._config.max_grad_norm is not None:
             norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))

@@ -1,7 +1,7 @@
 """Q-networks and which one suits an observation space; training them is the learner's.
 
-The small networks are stacks of matrix products that give their own gradients: for them the bookkeeping of autograd
-costs more than the arithmetic (docs/performance.md). A test compares the two.
+All of them give their own gradients: for the small ones the bookkeeping of autograd costs more than the arithmetic, and
+for the large one the layout of every product can be chosen (docs/performance.md). A test compares with autograd.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lambda_replay.errors import ConfigError
 SMALLEST_ATARI_IMAGE = 36  # pixels; below this the three convolutions leave nothing
 PIXEL_MAXIMUM = 255
 FILTER = 3  # pixels; side of the MinAtar network's filters
+CELL = 4  # pixels; stride of the Atari network's first filters
 
 
 @runtime_checkable
@@ -37,31 +38,60 @@ class GivesGradients(Protocol):
 
 
 class AtariNetwork(nn.Module):
-    """Three convolutions and two fully connected layers (Mnih et al. 2015)."""
+    """Three convolutions and two fully connected layers (Mnih et al. 2015).
+
+    The first convolution, 8×8 with stride 4, is computed as the same sum over cells of 4×4 pixels: 2×2 with stride 1.
+    """
 
     def __init__(self, state_shape: tuple[int, ...], num_actions: int) -> None:
         super().__init__()
         channels, height, width = _image_shape(state_shape)
         self._layers = [
-            nn.Conv2d(channels, 32, kernel_size=8, stride=4),
-            nn.Conv2d(32, 64, kernel_size=4, stride=2),
-            nn.Conv2d(64, 64, kernel_size=3, stride=1),
+            nn.Conv2d(channels, 32, kernel_size=2 * CELL, stride=CELL),
+            nn.Conv2d(32, 64, kernel_size=4, stride=2).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+            nn.Conv2d(64, 64, kernel_size=3, stride=1).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         ]
         self.convolutions = nn.ModuleList(self._layers)
-        self.convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for kernel, stride in ((8, 4), (4, 2), (3, 1)):
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        self.head = nn.Sequential(_linear(64 * height * width, 512), nn.ReLU(), _linear(512, num_actions))
+        head = [_linear(64 * height * width, 512), _linear(512, num_actions)]
+        self.head = nn.ModuleList(head)
+        self._stack = [(layer.weight, layer.bias) for layer in head]
 
     def forward(self, states: Tensor) -> Tensor:  # [n, F, H, W(, C)] -> [n, A]
-        features = _as_images(states)  # [n, channels, H, W], channels last in memory
-        scale = PIXEL_MAXIMUM if states.dtype == torch.uint8 else 1
-        for number, convolution in enumerate(self._layers):
-            # Pixels are scaled to [0, 1] by scaling the few weights that meet them instead.
-            weight = convolution.weight / scale if number == 0 else convolution.weight
-            features = functional.conv2d(features, weight, convolution.bias, convolution.stride).relu()
-        q_values: Tensor = self.head(features.permute(0, 2, 3, 1).flatten(1))
-        return q_values
+        return self.forward_saving(states)[0]
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
+        features = [_as_floats(_cells(_as_images(states)))]  # each [n, channels, H, W], channels last in memory
+        for weight, bias, stride in self._products():
+            features.append(functional.conv2d(features[-1], weight, bias, stride).relu_())
+        q_values, inputs = _stack_forward(features[-1].permute(0, 2, 3, 1).flatten(1), self._stack)
+        return q_values, features + inputs
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
+        features, inputs = saved[:4], saved[4:]
+        of_head, of_hidden = _stack_gradients(inputs, q_gradient, self._stack)
+        # The weight is large and lies transposed in memory: this product is faster than of_hidden @ weight.
+        of_flat = torch.mm(self._stack[0][0].t(), of_hidden.t()).t()  # [n, H·W·64]
+        gradient = of_flat.reshape(-1, *features[3].shape[2:], 64).permute(0, 3, 1, 2)
+        gradients: list[Tensor] = []
+        for number, (weight, bias, stride) in reversed(list(enumerate(self._products()))):
+            gradient = torch.ops.aten.threshold_backward(gradient, features[number + 1], 0)
+            gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
+                gradient, features[number], weight, bias.shape, [stride, stride], [0, 0], [1, 1], False, [0, 0], 1,
+                [number > 0, True, True],
+            )  # fmt: skip
+            gradients = [of_weight, of_bias, *gradients]
+        return [_from_cells(gradients[0]), *gradients[1:], *of_head]
+
+    def _products(self) -> list[tuple[Tensor, Tensor, int]]:
+        """Weight, bias and stride of each convolution as it is computed."""
+        first, second, third = self._layers
+        return [
+            (_cells(first.weight), first.bias, 1),
+            (second.weight, second.bias, 2),
+            (third.weight, third.bias, 1),
+        ]
 
 
 class MinAtarNetwork(nn.Module):
@@ -82,10 +112,10 @@ class MinAtarNetwork(nn.Module):
         return self.forward_saving(states)[0]
 
     def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return _stack_forward(_patches(_as_images(_as_floats(states))), self._stack)
+        return _stack_forward(_patches(_as_floats(_as_images(states))), self._stack)
 
     def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
-        return _stack_gradients(saved, q_gradient, self._stack)
+        return _stack_gradients(saved, q_gradient, self._stack)[0]
 
 
 class MLP(nn.Module):
@@ -104,7 +134,7 @@ class MLP(nn.Module):
         return _stack_forward(_as_floats(states).flatten(1), self._stack)
 
     def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
-        return _stack_gradients(saved, q_gradient, self._stack)
+        return _stack_gradients(saved, q_gradient, self._stack)[0]
 
 
 Stack = Sequence[tuple[Tensor, Tensor]]  # (weight [outputs, inputs], bias [outputs]) of each layer
@@ -122,34 +152,53 @@ def _stack_forward(inputs: Tensor, stack: Stack) -> tuple[Tensor, list[Tensor]]:
 
     A layer takes as many of the numbers before it into one row as it has inputs.
     """
-    saved = [inputs]
-    for weight, bias in stack[:-1]:
-        outputs = functional.linear(saved[-1].view(-1, weight.shape[1]), weight, bias)
-        saved.append(outputs.relu())
-    weight, bias = stack[-1]
-    return functional.linear(saved[-1].view(-1, weight.shape[1]), weight, bias), saved
+    saved: list[Tensor] = []
+    outputs = inputs
+    for weight, bias in stack:
+        saved.append((outputs.relu_() if saved else outputs).view(-1, weight.shape[1]))
+        outputs = torch.addmm(bias, saved[-1], weight.t())
+    return outputs, saved
 
 
-def _stack_gradients(saved: list[Tensor], gradient: Tensor, stack: Stack) -> list[Tensor]:
-    """The gradient of each weight and bias from that of the last layer's output."""
+def _stack_gradients(saved: list[Tensor], gradient: Tensor, stack: Stack) -> tuple[list[Tensor], Tensor]:
+    """From the gradient of the last layer's output: those of each weight and bias, and of the first layer's output."""
     gradients: list[Tensor] = []
     for number in range(len(stack) - 1, -1, -1):
-        weight, _ = stack[number]
-        inputs = saved[number].view(-1, weight.shape[1])
-        gradients = [(inputs.t() @ gradient).t(), gradient.sum(dim=0), *gradients]
+        weight, inputs = stack[number][0], saved[number]
+        gradient = gradient.view(-1, weight.shape[0])
+        gradients = [torch.mm(inputs.t(), gradient).t(), gradient.sum(dim=0), *gradients]
         if number > 0:
-            gradient = torch.ops.aten.threshold_backward((gradient @ weight).view_as(saved[number]), saved[number], 0)
-    return gradients
+            gradient = torch.ops.aten.threshold_backward(torch.mm(gradient, weight), inputs, 0)
+    return gradients, gradient
 
 
 def _patches(images: Tensor) -> Tensor:
-    """All 3×3 patches [n·(H−2)·(W−2), 3·3·channels] of images [n, channels, H, W]."""
-    last = images.permute(0, 2, 3, 1).contiguous()  # [n, H, W, channels]
+    """All 3×3 patches [n·(H−2)·(W−2), 3·3·channels] of images [n, channels, H, W], channels last in memory."""
+    last = images.permute(0, 2, 3, 1)  # [n, H, W, channels]
     count, height, width, channels = last.shape
     rows, columns, row = height - FILTER + 1, width - FILTER + 1, width * channels
-    strides = (height * row, row, channels, 1)
-    lines = [last.as_strided((count, rows, columns, FILTER * channels), strides, line * row) for line in range(FILTER)]
+    shape, strides = (count, rows, columns, FILTER * channels), (height * row, row, channels, 1)
+    lines = [last.as_strided(shape, strides, last.storage_offset() + line * row) for line in range(FILTER)]
     return torch.stack(lines, dim=3).view(count * rows * columns, -1)
+
+
+def _cells(images: Tensor) -> Tensor:
+    """Images [n, channels, H, W] in cells of 4×4 pixels: [n, 16·channels, H/4, W/4], channels last in memory."""
+    count, channels, height, width = images.shape
+    rows, columns = height // CELL, width // CELL
+    whole = images[:, :, : rows * CELL, : columns * CELL].contiguous()
+    if whole.dtype == torch.uint8:  # four bytes side by side stay together, so they are moved as one word
+        whole = whole.view(torch.int32)
+    cells = whole.view(count, channels, rows, CELL, columns, -1).permute(0, 2, 4, 1, 3, 5).contiguous()
+    if images.dtype == torch.uint8:
+        cells = cells.view(torch.uint8)
+    return cells.view(count, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+def _from_cells(filters: Tensor) -> Tensor:
+    """Filters [n, 16·channels, 2, 2] over cells as filters [n, channels, 8, 8] over pixels."""
+    cells = filters.permute(0, 2, 3, 1).unflatten(3, (-1, CELL, CELL))  # [n, 2, 2, channels, 4, 4]
+    return cells.permute(0, 3, 1, 4, 2, 5).reshape(len(filters), -1, 2 * CELL, 2 * CELL)
 
 
 def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_actions: int, seed: int) -> nn.Module:
@@ -192,11 +241,12 @@ def _image_shape(state_shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _as_images(states: Tensor) -> Tensor:
-    """States [n, F, H, W] or [n, F, H, W, C] as floats [n, channels, H, W], channels last in memory."""
-    images = states if states.ndim == 4 else states.movedim(4, 2).flatten(1, 2)
-    return images.to(torch.float32, memory_format=torch.channels_last)
+    """States [n, F, H, W] or [n, F, H, W, C] as images [n, channels, H, W]."""
+    return states if states.ndim == 4 else states.movedim(4, 2).flatten(1, 2)
 
 
 def _as_floats(states: Tensor) -> Tensor:
-    """Pixels (uint8) scaled to [0, 1]; planes (bool) and vectors (float) as they are."""
-    return states.float() / PIXEL_MAXIMUM if states.dtype == torch.uint8 else states.float()
+    """Pixels (uint8) scaled to [0, 1], planes (bool) and vectors (float) as they are; images channels last."""
+    layout = torch.channels_last if states.ndim == 4 else torch.contiguous_format
+    floats = states.to(torch.float32, memory_format=layout)
+    return floats.mul_(1 / PIXEL_MAXIMUM) if states.dtype == torch.uint8 else floats

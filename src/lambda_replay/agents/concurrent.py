@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import torch
+
 from lambda_replay.agents.dqn_lambda import DQNLambda
 from lambda_replay.config import RunConfig
 from lambda_replay.diagnostics import Metrics
@@ -23,7 +25,7 @@ class ConcurrentDQNLambda:
         """``acting`` is the copy of the agent's learner that its actor acts with."""
         self.memory, self.learner, self.actor = agent.memory, agent.learner, agent.actor
         self._agent, self._acting = agent, acting
-        self._reserve = config.reserve_slots
+        self._reserve, self._threads = config.reserve_slots, config.threads
         self._training: _Training | None = None
 
     def steps_to_boundary(self, step: int) -> int:
@@ -41,7 +43,7 @@ class ConcurrentDQNLambda:
         if self.steps_to_boundary(step) == 0:
             assert self._training is None
             window = self._agent.open_window(step, self._reserve)
-            self._training = _Training(lambda: self._agent.train(window))
+            self._training = _Training(lambda: self._agent.train(window), self._threads)
         return None
 
     def stop(self) -> None:
@@ -59,16 +61,17 @@ class ConcurrentDQNLambda:
 
 
 class _Training:
-    """A function in a thread, and what it returned or raised."""
+    """A function in a thread with a number of arithmetic threads, and what it returned or raised."""
 
-    def __init__(self, function: Callable[[], Metrics]) -> None:
+    def __init__(self, function: Callable[[], Metrics], threads: int) -> None:
         self._metrics: Metrics | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(function,), name="training", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(function, threads), name="training", daemon=True)
         self._thread.start()
 
-    def _run(self, function: Callable[[], Metrics]) -> None:
+    def _run(self, function: Callable[[], Metrics], threads: int) -> None:
         try:
+            torch.set_num_threads(threads)  # of this thread alone
             self._metrics = function()
         except BaseException as error:  # noqa: BLE001 — raised again, in the thread that waits for the result
             self._error = error

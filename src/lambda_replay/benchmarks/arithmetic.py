@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,7 +22,9 @@ from lambda_replay.benchmarks.workloads import (
 )
 from lambda_replay.envs import make_environment
 
+T = TypeVar("T")
 MATRIX_SIZES = (512, 1024, 1536)
+BESIDE_SECONDS = 0.4  # of products before a measurement, and as long after it
 
 
 def sgemm_peak(seconds: float) -> float:
@@ -37,6 +40,31 @@ def _sgemm_speed(size: int, seconds: float) -> float:
         torch.mm(left, right, out=product)
         best = min(best, time.perf_counter() - began)
     return 2 * size**3 / best
+
+
+def sgemm_beside(measure: Callable[[], T], threads: int) -> tuple[T, float]:
+    """What ``measure`` gives, and the operations per second of matrix products directly before and after it.
+
+    That is what the machine had to give at that time: on a shared one it differs from its peak, and from minute to
+    minute.
+    """
+    before = _sustained_sgemm(threads)
+    found = measure()
+    return found, (before + _sustained_sgemm(threads)) / 2
+
+
+def _sustained_sgemm(threads: int) -> float:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    size = MATRIX_SIZES[1]
+    left, right, product = torch.rand(size, size), torch.rand(size, size), torch.empty(size, size)
+    torch.mm(left, right, out=product)
+    count, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < BESIDE_SECONDS:
+        torch.mm(left, right, out=product)
+        count += 1
+    torch.set_num_threads(usual)
+    return 2 * size**3 * count / elapsed
 
 
 def flops_per_step(job: Job) -> dict[str, Any]:

@@ -46,6 +46,7 @@ PACKAGES = (
     "torchrl",
     "tensordict",
 )
+ARITHMETIC_PARTS = {"acting": "acting", "refresh: forward": "refresh", "training: step": "training"}
 FRAME_BYTES = 84 * 84 + 14  # of a slot in a memory of Atari frames
 
 
@@ -128,6 +129,7 @@ class _Runner:
         self._plan, self._say = plan, say
         self._cores = allowed_cores()[: plan.cores]
         self.faults: dict[str, str] = {}
+        self._known_flops: dict[tuple[str, str], dict[str, Any]] = {}
 
     def rounds(self, contenders: list[str]) -> tuple[dict[int, list[float]], dict[Key, Samples]]:
         """Peaks by threads and samples by workload; from the second round on only with the threads that were best."""
@@ -169,18 +171,22 @@ class _Runner:
 
     def add_bounds(self, rows: list[dict[str, Any]], peak: dict[int, float]) -> None:
         """To each row the arithmetic of its algorithm, and the share of the machine's peak that its speed comes to."""
-        workloads = {workload.name: workload for workload in self._plan.workloads}
-        known: dict[tuple[str, str], dict[str, Any]] = {}
         for row in rows:
-            kind = row["workload"], CONTENDERS[row["contender"]].agent
-            if kind not in known:
-                job = Job(workloads[row["workload"]], row["contender"], 1, 1, 1.0)
-                known[kind] = run_task("flops", job_to_dict(job), 1, self._cores)
-            flops = known[kind]["total"]
+            flops = self._flops(row)["total"]
             row["flops_per_step"] = flops
             row["bound_steps_per_second"] = max(peak.values()) / flops
             row["share_of_bound"] = row["steps_per_second"] / row["bound_steps_per_second"]
-            row["share_of_bound_at_its_threads"] = row["steps_per_second"] * flops / peak[row["threads"]]
+            pairs = zip(row["samples"], row["sgemm_flops_per_second"], strict=True)
+            row["share_of_bound_then"] = statistics.median(speed * flops / sgemm for speed, sgemm in pairs)
+
+    def _flops(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The operations per agent step of a row's algorithm, in all and by part."""
+        kind = row["workload"], CONTENDERS[row["contender"]].agent
+        if kind not in self._known_flops:
+            workload = next(workload for workload in self._plan.workloads if workload.name == row["workload"])
+            job = Job(workload, row["contender"], 1, 1, 1.0)
+            self._known_flops[kind] = run_task("flops", job_to_dict(job), 1, self._cores)
+        return self._known_flops[kind]
 
     def parts(self, speed: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Where the time of dqn-lambda goes, for each of its rows, with the same number of threads."""
@@ -195,8 +201,17 @@ class _Runner:
             if values is not None:
                 seconds = values["seconds_per_step"]
                 rest = 1 / row["steps_per_second"] - sum(seconds.values())
+                flops, sgemm = self._flops(row)["parts"], values["sgemm_flops_per_second"]
+                shares = {part: flops[key] / seconds[part] / sgemm for part, key in ARITHMETIC_PARTS.items()}
                 found.append(
-                    {"workload": row["workload"], "envs": row["envs"], "seconds_per_step": seconds, "rest": rest}
+                    {
+                        "workload": row["workload"],
+                        "envs": row["envs"],
+                        "threads": row["threads"],
+                        "seconds_per_step": seconds,
+                        "rest": rest,
+                        "share_of_sgemm": shares,
+                    }
                 )
         return found
 
@@ -278,6 +293,7 @@ def _rows(key: Key, samples: Samples) -> list[dict[str, Any]]:
                 "low": min(speeds),
                 "high": max(speeds),
                 "samples": speeds,
+                "sgemm_flops_per_second": [sample["sgemm_flops_per_second"] for sample in found],
                 "by_threads": found[0]["by_threads"],
                 "ratio": statistics.median(ratios) if ratios else None,
                 "ratios": ratios,

@@ -49,8 +49,18 @@ def _speed(results: dict[str, Any]) -> Table:
         f"{value / 1e9:,.0f} GFLOP/s with {threads} thread{'' if threads == '1' else 's'}"
         for threads, value in results["peak_flops_per_second"].items()
     )
-    table = Table(title="Training speed at equal settings", caption=f"sgemm peak: {peaks}")
-    for name in ("", "steps/s", "lowest to highest", "× SB3", "threads", "of the bound", "memory", "replay per step"):
+    table = Table(title="Training speed at equal settings", caption=f"best sgemm of the run: {peaks}")
+    for name in (
+        "",
+        "steps/s",
+        "lowest to highest",
+        "× SB3",
+        "threads",
+        "of the bound,\nsgemm's best",
+        "of the bound,\nsgemm then",
+        "memory",
+        "replay\nper step",
+    ):
         table.add_column(name, justify="left" if name == "" else "right")
     for (workload, envs), rows in groups(results["speed"]).items():
         table.add_section()
@@ -63,6 +73,7 @@ def _speed(results: dict[str, Any]) -> Table:
                 "–" if row["ratio"] is None else f"{row['ratio']:.2f}",
                 str(row["threads"]),
                 f"{100 * row['share_of_bound']:.1f} %",
+                f"{100 * row['share_of_bound_then']:.1f} %",
                 f"{row['peak_bytes'] / 1e6:,.0f} MB",
                 f"{row['replay_bytes_per_step']:,.0f} B",
                 style="bold cyan"
@@ -85,6 +96,10 @@ def _parts(results: dict[str, Any]) -> Table:
     table.add_section()
     table.add_row("all parts", *(f"{1e6 * total:,.1f}" for total in totals))
     table.add_row("measured step less parts", *(f"{1e6 * found['rest']:,.1f}" for found in results["parts"]))
+    table.add_section()
+    for name in results["parts"][0]["share_of_sgemm"]:
+        cells = [f"{100 * found['share_of_sgemm'][name]:.1f} %" for found in results["parts"]]
+        table.add_row(f"{name}, arithmetic of sgemm's", *cells)
     return table
 
 

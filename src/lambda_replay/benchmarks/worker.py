@@ -13,16 +13,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lambda_replay.benchmarks.stopwatch import pin
+from lambda_replay.benchmarks.stopwatch import allowed_cores, pin
 from lambda_replay.benchmarks.workloads import CONTENDERS, job_from_dict
 
 
 def _speed(arguments: dict[str, Any]) -> dict[str, Any]:
     job = job_from_dict(arguments)
+    from lambda_replay.benchmarks.arithmetic import sgemm_beside
+
     room = "ours" if CONTENDERS[job.contender].is_ours else "peers"
-    measurement = import_module(f"lambda_replay.benchmarks.{room}").measure(job)
-    values: dict[str, Any] = measurement._asdict()
-    return values
+    measure = import_module(f"lambda_replay.benchmarks.{room}").measure
+    measurement, sgemm = sgemm_beside(lambda: measure(job), threads=len(allowed_cores()))
+    return {**measurement._asdict(), "sgemm_flops_per_second": sgemm}
 
 
 def _peak(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -38,9 +40,12 @@ def _flops(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(arguments: dict[str, Any]) -> dict[str, Any]:
+    from lambda_replay.benchmarks.arithmetic import sgemm_beside
     from lambda_replay.benchmarks.parts import measure_parts
 
-    return measure_parts(job_from_dict(arguments))
+    job = job_from_dict(arguments)
+    parts, sgemm = sgemm_beside(lambda: measure_parts(job), threads=job.threads)
+    return {**parts, "sgemm_flops_per_second": sgemm}
 
 
 def _estimators(arguments: dict[str, Any]) -> dict[str, Any]:
