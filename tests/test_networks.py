@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
-from lambda_replay.networks import MLP, AtariNetwork, GivesGradients, MinAtarNetwork, make_network
+from lambda_replay.networks import MLP, AtariNetwork, GivesGradients, MinAtarNetwork, host_function, make_network
 
 Kind = Any  # the choices of network.kind
 
@@ -249,6 +250,31 @@ def test_a_networks_own_gradients_are_those_of_autograd(
     assert [gradient.shape for gradient in found] == [parameter.shape for parameter in network.parameters()]
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "state_shape"), [case for case in SHAPES if case[0] != "atari"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])
+@pytest.mark.parametrize("num_states", [1, 8])
+def test_a_small_network_is_the_same_in_numpy(
+    kind: Kind, state_shape: tuple[int, ...], dtype: torch.dtype, num_states: int
+) -> None:
+    network = make(kind, state_shape)
+    on_host = host_function(network)
+    assert on_host is not None
+    states = some_states(num_states, state_shape, dtype)
+    found = on_host(states.numpy())
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, network(states).detach().numpy(), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(0.5)  # as the optimizer does it: in place
+    np.testing.assert_allclose(on_host(states.numpy()), network(states).detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(states.numpy(), some_states(num_states, state_shape, dtype).numpy())
+
+
+def test_large_networks_and_others_act_in_torch() -> None:
+    assert host_function(make("atari", (4, 84, 84))) is None
+    assert host_function(nn.Linear(2, 2)) is None
 
 
 def test_a_unit_that_is_exactly_zero_has_no_gradient() -> None:

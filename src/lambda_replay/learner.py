@@ -15,7 +15,9 @@ from lambda_replay.adam import Adam
 from lambda_replay.config import Device, OptimizerConfig
 from lambda_replay.data import Floats, Minibatch
 from lambda_replay.errors import ConfigError
-from lambda_replay.networks import GivesGradients
+from lambda_replay.networks import GivesGradients, host_function
+
+FEW_STATES = 8  # up to which calls cost more than arithmetic; docs/performance.md
 
 Backward = Callable[[Tensor], Sequence[Tensor]]  # gradient of Q-values [B, A] -> gradient of each parameter
 
@@ -36,14 +38,17 @@ class Learner:
         self.chunk_size = 128 if device.type == "cpu" else 4096  # states per forward pass; docs/performance.md
         self._network = network.to(device)
         self._config = config
+        self._few_q_values = host_function(self._network)
         self._parameters = list(self._network.parameters())
         self._adam = Adam(self._parameters, config)
         self._is_stopped = False
 
-    @torch.inference_mode()
     def q_values(self, states: NDArray[Any]) -> Floats:  # [n, F, *observation] -> [n, A]
         """Q(s, ·; θ) of some states."""
-        return self._network(self._tensor(states)).cpu().numpy()
+        if self._few_q_values is not None and len(states) <= FEW_STATES:
+            return self._few_q_values(states)
+        with torch.inference_mode():
+            return self._network(self._tensor(states)).cpu().numpy()
 
     @torch.no_grad()
     def train(self, minibatches: Iterable[Minibatch]) -> TrainingSummary:
@@ -54,25 +59,23 @@ class Learner:
                 updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
         finally:
             torch.set_flush_denormal(False)
-        errors = torch.stack([errors for errors, _ in updates])  # [updates, B]
-        values = torch.stack([values for _, values in updates])  # [updates, B]
-        sizes = errors.abs()
-        huber = torch.where(sizes < 1, errors.square() / 2, sizes - 0.5)
-        losses = errors.square() if self._config.loss == "squared" else huber
-        return TrainingSummary(*torch.stack([losses.mean(), sizes.mean(), values.mean()]).tolist())
+        errors, values = (np.stack(many) for many in zip(*updates, strict=True))  # [updates, B] each
+        sizes = np.abs(errors)
+        losses = errors**2 if self._config.loss == "squared" else np.where(sizes < 1, errors**2 / 2, sizes - 0.5)
+        return TrainingSummary(float(losses.mean()), float(sizes.mean()), float(values.mean()))
 
-    def _update(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
+    def _update(self, minibatch: Minibatch) -> tuple[Floats, Floats]:
         """One gradient step; the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
-        assert minibatch.actions.shape == minibatch.returns.shape == (len(minibatch.states),)
-        returns = self._tensor(minibatch.returns)  # [B]
-        q_values, backward = self._forward(self._tensor(minibatch.states))  # [B, A]
-        flat, (batch_size, num_actions) = q_values.flatten(), q_values.shape
-        chosen = self._tensor(minibatch.actions + num_actions * np.arange(batch_size))  # [B]  places of Q(s, a) in flat
-        values = flat.index_select(0, chosen)  # [B]
-        errors = returns - values
-        slopes = 2 * errors if self._config.loss == "squared" else errors.clamp(-1, 1)
-        q_gradient = torch.zeros_like(flat).index_copy_(0, chosen, slopes / -batch_size).view(q_values.shape)  # [B, A]
-        gradients = backward(q_gradient)
+        q_values, backward = self._forward(self._tensor(minibatch.states))
+        known = q_values.cpu().numpy()  # [B, A]
+        chosen = np.arange(len(known)), minibatch.actions
+        values = known[chosen]  # [B]
+        assert values.shape == minibatch.returns.shape
+        errors = minibatch.returns - values
+        slopes = 2 * errors if self._config.loss == "squared" else errors.clip(-1, 1)
+        q_gradient = np.zeros_like(known)  # [B, A]
+        q_gradient[chosen] = slopes / -len(known)
+        gradients = backward(self._tensor(q_gradient))
         if self._config.max_grad_norm is not None:
             norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
             torch._foreach_mul_(list(gradients), torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0))
@@ -104,10 +107,8 @@ class Learner:
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of the network's parameters on the host, in which tied ones are apart."""
-        return {
-            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for name, value in self._network.state_dict().items()
-        }
+        weights = self._network.state_dict().items()
+        return {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         expected = {name: tuple(value.shape) for name, value in self._network.state_dict().items()}

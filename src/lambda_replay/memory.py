@@ -186,9 +186,8 @@ class ReplayMemory:
 
     def transitions(self, slots: Integers) -> Transitions:
         """Actions, rewards and terminations of slots of any shape."""
-        return Transitions(
-            self.actions[slots], self.rewards[slots], self.behaviour_probs[slots], self.terminated[slots]
-        )
+        stored = (self.actions, self.rewards, self.behaviour_probs, self.terminated)
+        return Transitions(*(array[slots] for array in stored))
 
     def states(self, slots: Integers) -> NDArray[Any]:
         """States [n, F, *observation] of slots [n]; frames before the start of the episode are zero."""

@@ -7,21 +7,27 @@ for the large one the layout of every product can be chosen (docs/performance.md
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lambda_replay.config import NetworkConfig
+from lambda_replay.data import Floats
 from lambda_replay.errors import ConfigError
 
 SMALLEST_ATARI_IMAGE = 36  # pixels; below this the three convolutions leave nothing
 PIXEL_MAXIMUM = 255
 FILTER = 3  # pixels; side of the MinAtar network's filters
 CELL = 4  # pixels; stride of the Atari network's first filters
+
+
+HostFunction = Callable[[NDArray[Any]], Floats]  # states [n, F, *observation] -> Q-values [n, A]
 
 
 @runtime_checkable
@@ -34,6 +40,15 @@ class GivesGradients(Protocol):
 
     def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
         """The gradient of each parameter, in their order, from that of the Q-values [n, A]."""
+        ...
+
+
+@runtime_checkable
+class ActsOnHost(Protocol):
+    """A network that is so small that torch's calls cost more than their arithmetic when it acts."""
+
+    def on_host(self) -> HostFunction:
+        """``forward`` in NumPy, with the same weights wherever they move."""
         ...
 
 
@@ -107,6 +122,7 @@ class MinAtarNetwork(nn.Module):
         self.hidden = _linear(16 * (height - FILTER + 1) * (width - FILTER + 1), 128)
         self.output = _linear(128, num_actions)
         self._stack = [(layer.weight, layer.bias) for layer in (self.convolution, self.hidden, self.output)]
+        self._state_shape = state_shape
 
     def forward(self, states: Tensor) -> Tensor:  # [n, F, H, W(, C)] -> [n, A]
         return self.forward_saving(states)[0]
@@ -116,6 +132,14 @@ class MinAtarNetwork(nn.Module):
 
     def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
         return _stack_gradients(saved, q_gradient, self._stack)[0]
+
+    def on_host(self) -> HostFunction:
+        places = torch.arange(math.prod(self._state_shape), dtype=torch.float32).view(1, *self._state_shape)
+        of_patches = (
+            _patches(_as_floats(_as_images(places))).flatten().long().numpy()
+        )  # a state's pixels, patch by patch
+        stack = _host_stack(self._stack)
+        return lambda states: _host_forward(states.reshape(len(states), -1).take(of_patches, axis=1), stack)
 
 
 class MLP(nn.Module):
@@ -135,6 +159,10 @@ class MLP(nn.Module):
 
     def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
         return _stack_gradients(saved, q_gradient, self._stack)[0]
+
+    def on_host(self) -> HostFunction:
+        stack = _host_stack(self._stack)
+        return lambda states: _host_forward(states, stack)
 
 
 Stack = Sequence[tuple[Tensor, Tensor]]  # (weight [outputs, inputs], bias [outputs]) of each layer
@@ -156,7 +184,7 @@ def _stack_forward(inputs: Tensor, stack: Stack) -> tuple[Tensor, list[Tensor]]:
     outputs = inputs
     for weight, bias in stack:
         saved.append((outputs.relu_() if saved else outputs).view(-1, weight.shape[1]))
-        outputs = torch.addmm(bias, saved[-1], weight.t())
+        outputs = functional.linear(saved[-1], weight, bias)
     return outputs, saved
 
 
@@ -170,6 +198,24 @@ def _stack_gradients(saved: list[Tensor], gradient: Tensor, stack: Stack) -> tup
         if number > 0:
             gradient = torch.ops.aten.threshold_backward(torch.mm(gradient, weight), inputs, 0)
     return gradients, gradient
+
+
+def _host_stack(stack: Stack) -> list[tuple[Floats, Floats]]:
+    """Weight [inputs, outputs] and bias of each layer as arrays that share their memory."""
+    return [(weight.detach().t().numpy(), bias.detach().numpy()) for weight, bias in stack]
+
+
+def _host_forward(inputs: NDArray[Any], stack: list[tuple[Floats, Floats]]) -> Floats:
+    """``_stack_forward`` in NumPy."""
+    outputs: Floats = inputs.astype(np.float32, copy=False)
+    if inputs.dtype == np.uint8:
+        outputs = outputs * np.float32(1 / PIXEL_MAXIMUM)
+    for number, (weight, bias) in enumerate(stack):
+        if number > 0:
+            np.maximum(outputs, 0, out=outputs)
+        outputs = outputs.reshape(-1, len(weight)) @ weight
+        outputs += bias
+    return outputs
 
 
 def _patches(images: Tensor) -> Tensor:
@@ -225,6 +271,13 @@ def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_action
         return MLP(state_shape, num_actions, config.hidden)
 
 
+def host_function(network: nn.Module) -> HostFunction | None:
+    """The network in NumPy, if it has that and lies on the host."""
+    if isinstance(network, ActsOnHost) and all(weight.device.type == "cpu" for weight in network.parameters()):
+        return network.on_host()
+    return None
+
+
 def _suitable_kind(state_shape: tuple[int, ...]) -> str:
     if len(state_shape) not in (3, 4):
         return "mlp"
@@ -247,6 +300,8 @@ def _as_images(states: Tensor) -> Tensor:
 
 def _as_floats(states: Tensor) -> Tensor:
     """Pixels (uint8) scaled to [0, 1], planes (bool) and vectors (float) as they are; images channels last."""
+    if states.dtype == torch.float32 and states.ndim != 4:
+        return states
     layout = torch.channels_last if states.ndim == 4 else torch.contiguous_format
     floats = states.to(torch.float32, memory_format=layout)
     return floats.mul_(1 / PIXEL_MAXIMUM) if states.dtype == torch.uint8 else floats

@@ -66,15 +66,10 @@ class DQNLambda:
 
     def train(self, window: Window) -> Metrics:
         """BUILD-CACHE for all blocks at once, then the minibatches and gradient steps of Algorithm 1."""
-        length = self._cache_config.block_length
+        length, discount = self._cache_config.block_length, self._config.discount
         q_values, chunk_size = self.learner.q_values, self.learner.chunk_size
         block = make_block(
-            self.memory,
-            window.slots,
-            window.transitions,
-            q_values,
-            discount=self._config.discount,
-            chunk_size=chunk_size,
+            self.memory, window.slots, window.transitions, q_values, discount=discount, chunk_size=chunk_size
         )
         explanation = explain(self._estimator, block)
         cache = Cache(self.memory, window.slots[:, :length], block, explanation)
