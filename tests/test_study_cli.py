@@ -29,11 +29,11 @@ environments = ["CartPole-v1"]
 seeds = 1
 baseline = "dqn"
 [defaults]
-steps = 2_500
+steps = 6_000
 checkpoint_every = 200
 memory = {start = 200, capacity = 1_000}
 cache = {size = 400, refresh_every = 200, updates = 40}
-target = {copy_every = 200, update_every = 5}
+target = {copy_every = 200, update_every = 1}
 [arms.dqn]
 agent = "dqn"
 [arms.peng]
@@ -126,8 +126,8 @@ def test_a_finished_study_has_everything_in_its_place(finished_study: Path) -> N
     status = read_json(finished_study)
     assert status["counts"] == {"finished": 2, "running": 0, "waiting": 0, "failed": 0}
     assert [(run["arm"], run["step"], run["steps"]) for run in status["runs"]] == [
-        ("dqn", 2_500, 2_500),
-        ("peng", 2_500, 2_500),
+        ("dqn", 6_000, 6_000),
+        ("peng", 6_000, 6_000),
     ]
 
 
@@ -183,7 +183,7 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
     (tmp_path / "robots.py").write_text(ENVIRONMENTS)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     file = tmp_path / "robots.toml"
-    short = STUDY.replace("2_500", "300").replace("CartPole-v1", "robots:Broken-v0").partition("[arms.dqn]")[0]
+    short = STUDY.replace("6_000", "300").replace("CartPole-v1", "robots:Broken-v0").partition("[arms.dqn]")[0]
     short = short.replace('["robots:Broken-v0"]', '["robots:Broken-v0", "robots:Shaky-v0"]').replace('"dqn"', '"peng"')
     file.write_text(short.replace("target =", "# ") + '[arms.peng]\nestimator = "peng:0.5"\n')
     finished = study("run", file, "--workers", "2", code=1)
