@@ -32,7 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__init__"}),  # `lambda_replay` itself
     frozenset({"diagnostics"}),
     frozenset({"cache", "learner", "actor", "spellings"}),
-    frozenset({"estimators", "memory", "networks", "adam", "schedules", "envs"}),
+    frozenset({"estimators", "memory", "networks", "adam", "capture", "schedules", "envs"}),
     frozenset({"presets"}),
     frozenset({"returns", "storage"}),
     frozenset({"data", "config", "randomness", "files"}),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.adam import Adam
+from lambda_replay.capture import Captured
 from lambda_replay.config import Device, OptimizerConfig
 from lambda_replay.data import Floats, Minibatch
 from lambda_replay.errors import ConfigError
@@ -41,6 +42,7 @@ class Learner:
         self._few_q_values = host_function(self._network)
         self._parameters = list(self._network.parameters())
         self._adam = Adam(self._parameters, config)
+        self._step = Captured(self._update) if device.type == "cuda" else self._update
         self._is_stopped = False
 
     def q_values(self, states: NDArray[Any]) -> Floats:  # [n, F, *observation] -> [n, A]
@@ -56,26 +58,23 @@ class Learner:
         torch.set_flush_denormal(True)  # of this thread: Adam's fading moments would slow it many times over
         try:
             with torch.inference_mode(isinstance(self._network, GivesGradients)):  # autograd could not leave it
-                updates = [self._update(minibatch) for minibatch in minibatches if not self._is_stopped]
+                updates = [self._step(*self._tensors(batch)) for batch in minibatches if not self._is_stopped]
         finally:
             torch.set_flush_denormal(False)
-        errors, values = (np.stack(many) for many in zip(*updates, strict=True))  # [updates, B] each
+        errors, values = (torch.stack(many).cpu().numpy() for many in zip(*updates, strict=True))  # [updates, B] each
         sizes = np.abs(errors)
         losses = errors**2 if self._config.loss == "squared" else np.where(sizes < 1, errors**2 / 2, sizes - 0.5)
         return TrainingSummary(float(losses.mean()), float(sizes.mean()), float(values.mean()))
 
-    def _update(self, minibatch: Minibatch) -> tuple[Floats, Floats]:
+    def _update(self, states: Tensor, actions: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step; the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
-        q_values, backward = self._forward(self._tensor(minibatch.states))
-        known = q_values.cpu().numpy()  # [B, A]
-        chosen = np.arange(len(known)), minibatch.actions
-        values = known[chosen]  # [B]
-        assert values.shape == minibatch.returns.shape
-        errors = minibatch.returns - values
-        slopes = 2 * errors if self._config.loss == "squared" else errors.clip(-1, 1)
-        q_gradient = np.zeros_like(known)  # [B, A]
-        q_gradient[chosen] = slopes / -len(known)
-        gradients = backward(self._tensor(q_gradient))
+        q_values, backward = self._forward(states)  # [B, A]
+        values = q_values.gather(1, actions)[:, 0]  # [B]
+        assert values.shape == returns.shape
+        errors = returns - values
+        slopes = 2 * errors if self._config.loss == "squared" else errors.clamp(-1, 1)
+        q_gradient = torch.zeros_like(q_values).scatter_(1, actions, slopes[:, None] / -len(errors))
+        gradients = backward(q_gradient)
         if self._config.max_grad_norm is not None:
             norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
             torch._foreach_mul_(list(gradients), torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0))
@@ -121,6 +120,11 @@ class Learner:
 
     def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
         self._adam.set_state(state)
+
+    def _tensors(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
+        """States [B, F, *observation], actions [B, 1] and returns [B]."""
+        actions = batch.actions.astype(np.int64)[:, None]
+        return self._tensor(batch.states), self._tensor(actions), self._tensor(batch.returns)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)

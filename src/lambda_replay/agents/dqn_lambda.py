@@ -80,9 +80,8 @@ class DQNLambda:
             self._cache_config.priority_quantile,
             rng=self._streams.batches,
         )  # [updates, B]
-        summary = self.learner.train(cache.minibatch(batch) for batch in rows)
         return {
-            "loss": summary.loss,
+            "loss": self.learner.train(cache.minibatch(batch) for batch in rows).loss,
             **describe_refresh(cache, block, explanation),
             **describe_samples(cache, rows, window.ages[:, :length]),
             "priority": window.priority,
