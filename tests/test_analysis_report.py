@@ -86,6 +86,12 @@ def test_the_tables_hold_the_numbers_of_the_curves(study: StudyData, summary: St
     assert float(rows[-1]["steps"]) == STEPS
     with (report.parent / "figures" / "runs.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(study.runs)
+    with (report.parent / "figures" / "seeds.csv").open() as file:
+        seeds = list(csv.DictReader(file))
+    assert len(seeds) == len(study.runs)
+    curves = [row for row in seeds if row["environment"] == "minatar/breakout" and row["arm"] == "dqn-3step"]
+    ends = [float(row[str(STEPS)]) for row in curves if row[str(STEPS)]]
+    assert np.mean(ends) == pytest.approx(curve.mean[-1], rel=1e-3)
 
 
 def test_every_figure_is_a_picture_a_page_and_a_table(report: Path) -> None:
@@ -95,7 +101,10 @@ def test_every_figure_is_a_picture_a_page_and_a_table(report: Path) -> None:
         for name in ("all", "minatar-breakout", "minatar-space_invaders")
         for axis in ("steps", "hours")
     ]
-    expected = {f"{stem}.{kind}" for stem in [*stems, "aggregate"] for kind in ("png", "pdf", "csv")} | {"runs.csv"}
+    expected = {f"{stem}.{kind}" for stem in [*stems, "aggregate"] for kind in ("png", "pdf", "csv")} | {
+        "runs.csv",
+        "seeds.csv",
+    }
     assert {path.name for path in figures.iterdir()} == expected
     assert all((figures / f"{stem}.png").read_bytes().startswith(b"\x89PNG") for stem in stems)
     linked = re.findall(r'href="figures/([^"]+)"', report.read_text())

@@ -21,7 +21,7 @@ from lambda_replay.analysis.plots import write_figures
 from lambda_replay.analysis.records import StudyData
 from lambda_replay.analysis.run_log import runs_section
 from lambda_replay.analysis.summary import AXES, Curve, EnvironmentSummary, StudySummary, summarise
-from lambda_replay.analysis.tables import run_rows, write_csv
+from lambda_replay.analysis.tables import run_rows, seed_rows, write_csv
 from lambda_replay.data import Floats
 
 FIGURES = 4  # significant figures of the numbers that the charts are drawn from
@@ -35,6 +35,7 @@ def write_report(study: StudyData, out_html: Path) -> Path:
     summary = summarise(study)
     figures = out_html.parent / "figures"
     write_csv(figures / "runs.csv", run_rows(summary))
+    write_csv(figures / "seeds.csv", seed_rows(summary))
     write_figures(summary, figures)
     return write_atomically(out_html, render_report(summary, out_html.parent).encode())
 

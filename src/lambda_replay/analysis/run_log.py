@@ -23,7 +23,7 @@ def runs_section(summary: StudySummary, styles: Styles, directory: Path) -> str:
     return f"""<section id="runs">
 <h2>Runs</h2>
 <p class="note">Each run opens to show its provenance and the settings in which it differs from {against}.
-All of them as a table: <a href="figures/runs.csv">CSV</a></p>
+As tables: <a href="figures/runs.csv">all runs</a>, <a href="figures/seeds.csv">the curve of each</a></p>
 {lines(groups)}
 </section>"""
 

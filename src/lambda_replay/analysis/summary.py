@@ -47,6 +47,7 @@ class RunSummary:
     num_episodes: int
     final_score: float  # last 100 episodes so far
     area: float  # mean height of the curve; NaN until the run has finished
+    curve: Floats  # [G]  over steps
     settings: Mapping[str, Any]  # what sets its config apart
     provenance: Mapping[str, Any]
 
@@ -144,7 +145,7 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     arms = [
         ArmSummary(
             arm=arm,
-            runs=tuple(summarise_run(run, study, varying) for run in arm_runs),
+            runs=tuple(summarise_run(run, study, grids["steps"], varying) for run in arm_runs),
             final_scores=finals[arm],
             curves=mean_curves(arm_runs, grids, study.steps),
             final=_mean_of(finals[arm]),
@@ -157,10 +158,10 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     return EnvironmentSummary(environment, grids, _random_score(everyone), threshold, tuple(arms))
 
 
-def summarise_run(run: Run, study: StudyData, varying: set[str]) -> RunSummary:
-    """The numbers of one run; its settings are those that differ from the study's defaults.
+def summarise_run(run: Run, study: StudyData, grid: Floats, varying: set[str]) -> RunSummary:
+    """The numbers of one run, its curve at the steps of a grid [G].
 
-    Where the study gives no defaults for the environment, they are those in which the study's runs differ.
+    Its settings are those that differ from the study's defaults. Where the study gives no defaults for the environment, they are those in which the study's runs differ.
     """
     defaults = study.defaults.get(run.record.environment)
     if defaults is None:
@@ -174,6 +175,7 @@ def summarise_run(run: Run, study: StudyData, varying: set[str]) -> RunSummary:
         num_episodes=len(run.episodes.steps),
         final_score=scores.final_score(run.episodes),
         area=_area(run, study.steps),
+        curve=scores.learning_curve(run.episodes, grid, scores.reached_step(run, study.steps)),
         settings=settings,
         provenance=flatten(run.provenance),
     )

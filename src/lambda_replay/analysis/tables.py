@@ -44,16 +44,29 @@ def aggregate_rows(summary: StudySummary) -> list[list[object]]:
     return rows
 
 
+def seed_rows(summary: StudySummary) -> list[list[object]]:
+    """The curve of every run in one row, with a header of steps for each environment's grid."""
+    rows: list[list[object]] = []
+    for environment in summary.environments:
+        header: list[object] = ["environment", "arm", "seed", *map(_plain, environment.grids["steps"])]
+        if header not in rows:
+            rows.append(header)
+        for run in (run for arm in environment.arms for run in arm.runs):
+            record = run.record
+            rows.append([record.environment, record.arm, record.seed, *(_short(score) for score in run.curve)])
+    return rows
+
+
 def run_rows(summary: StudySummary) -> list[list[object]]:
     """The numbers of every run, with a header."""
-    rows: list[list[object]] = [
-        ["environment", "arm", "seed", "state", "steps", "hours", "episodes", "final_score", "area_under_curve"]
-    ]
+    numbered = ["steps", "hours", "episodes", "final_score", "area_under_curve"]
+    rows: list[list[object]] = [["environment", "arm", "seed", "state", *numbered, "commit"]]
     for environment in summary.environments:
         for run in (run for arm in environment.arms for run in arm.runs):
             record = run.record
             numbers = map(_plain, (run.reached, run.hours, run.num_episodes, run.final_score, run.area))
-            rows.append([record.environment, record.arm, record.seed, record.state, *numbers])
+            commit = run.provenance.get("commit") or ""
+            rows.append([record.environment, record.arm, record.seed, record.state, *numbers, commit])
     return rows
 
 
@@ -62,6 +75,11 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return write_atomically(path, text.getvalue().encode())
+
+
+def _short(value: float) -> str:
+    """Four figures, which a curve's noise does not deserve; empty for an unknown number."""
+    return "" if math.isnan(value) else f"{value:.4g}"
 
 
 def _plain(value: float) -> str:
