@@ -161,7 +161,8 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
 def summarise_run(run: Run, study: StudyData, grid: Floats, varying: set[str]) -> RunSummary:
     """The numbers of one run, its curve at the steps of a grid [G].
 
-    Its settings are those that differ from the study's defaults. Where the study gives no defaults for the environment, they are those in which the study's runs differ.
+    Its settings are those that differ from the study's defaults. Where the study gives no defaults for the environment,
+    they are those in which the study's runs differ.
     """
     defaults = study.defaults.get(run.record.environment)
     if defaults is None:
