@@ -159,6 +159,14 @@ def test_train_speaks_in_plain_lines_where_there_is_no_terminal(call: Any) -> No
     assert lines[-1] == "next: lambda-replay evaluate run · lambda-replay watch run"
 
 
+def test_a_run_too_short_to_learn_says_so(call: Any) -> None:
+    answer = call("train", CHAIN, *TINY, "--steps", "50", "--out", "run")
+    assert answer.code == 0
+    assert "nothing was learnt" in answer.out.splitlines()[-2]
+    assert "--memory.start" in answer.out
+    assert "nothing was learnt" not in call("train", CHAIN, *TINY, "--out", "longer").out
+
+
 def test_the_saved_config_repeats_the_run(call: Any, tmp_path: Path) -> None:
     first = call(
         "train", CHAIN, *TINY, "--out", "one", "--seed", "3", "--estimator", "median", "--network.hidden", "8", "4",

@@ -59,6 +59,12 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
         run.close()
     score = "no game ended" if run.loop.score is None else f"mean score of the last 100 games {run.loop.score:.4g}"
     console.print(f"done: {score}; everything is in {run.path}", highlight=False, soft_wrap=True)
+    if run.config.steps <= run.config.memory.start:
+        sentence = (
+            f"nothing was learnt: the first {run.config.memory.start:,} steps (memory.start) only fill the memory; "
+            "raise --steps or lower --memory.start."
+        )
+        console.print(sentence, highlight=False, soft_wrap=True)
     console.print(
         f"next: lambda-replay evaluate {run.path} · lambda-replay watch {run.path}", highlight=False, soft_wrap=True
     )
