@@ -87,6 +87,8 @@ def test_an_mlp_by_hand() -> None:
         ((4, 128), MLP),
         ((4, 84, 84), AtariNetwork),
         ((1, 96, 96, 3), AtariNetwork),
+        ((2, 3, 96, 96), AtariNetwork),
+        ((1, 4, 10, 10), MinAtarNetwork),
         ((1, 36, 36), AtariNetwork),
         ((1, 36, 35), MinAtarNetwork),
         ((1, 10, 10, 7), MinAtarNetwork),
@@ -147,6 +149,14 @@ def test_channels_and_history_are_one_axis_in_the_order_of_time(kind: Kind, side
     states = some_states(2, (2, side, side, 3), torch.uint8)
     planes = torch.stack([states[:, frame, :, :, channel] for frame in range(2) for channel in range(3)], dim=1)
     torch.testing.assert_close(with_channels(states), flat(planes), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "side"), [("minatar", 10), ("atari", 40)])
+def test_colours_may_come_before_the_pixels(kind: Kind, side: int) -> None:
+    last, first = make(kind, (2, side, side, 3)), make(kind, (2, 3, side, side))
+    assert same_weights(last, first)
+    states = some_states(2, (2, side, side, 3), torch.uint8)
+    torch.testing.assert_close(first(states.movedim(4, 2).contiguous()), last(states), rtol=1e-4, atol=1e-5)
 
 
 def test_the_atari_networks_filters() -> None:

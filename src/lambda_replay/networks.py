@@ -24,6 +24,7 @@ from lambda_replay.errors import ConfigError
 SMALLEST_ATARI_IMAGE = 36  # pixels; below this the three convolutions leave nothing
 PIXEL_MAXIMUM = 255
 FILTER = 3  # pixels; side of the MinAtar network's filters
+COLOURS = (1, 3, 4)  # channels that a picture may have
 CELL = 4  # pixels; stride of the Atari network's first filters
 
 
@@ -288,14 +289,23 @@ def _suitable_kind(state_shape: tuple[int, ...]) -> str:
 
 
 def _image_shape(state_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Channels, height and width of a state [F, H, W] or [F, H, W, C]."""
+    """Channels, height and width of a state [F, H, W], [F, H, W, C] or [F, C, H, W]."""
+    if _has_colours_first(state_shape):
+        return state_shape[0] * state_shape[1], state_shape[2], state_shape[3]
     history, height, width = state_shape[:3]
     return history * math.prod(state_shape[3:]), height, width
 
 
+def _has_colours_first(state_shape: tuple[int, ...]) -> bool:
+    """Whether a state is [F, C, H, W], as torch likes pictures, and not [F, H, W, C], as environments give them."""
+    return len(state_shape) == 4 and state_shape[1] in COLOURS and state_shape[3] not in COLOURS
+
+
 def _as_images(states: Tensor) -> Tensor:
-    """States [n, F, H, W] or [n, F, H, W, C] as images [n, channels, H, W]."""
-    return states if states.ndim == 4 else states.movedim(4, 2).flatten(1, 2)
+    """States [n, F, H, W], [n, F, H, W, C] or [n, F, C, H, W] as images [n, channels, H, W]."""
+    if states.ndim == 4:
+        return states
+    return (states if _has_colours_first(states.shape[1:]) else states.movedim(4, 2)).flatten(1, 2)
 
 
 def _as_floats(states: Tensor) -> Tensor:
