@@ -36,7 +36,7 @@ environments = ["CartPole-v1"]
 seeds = 2
 baseline = "peng"
 [defaults]
-steps = 5_000
+steps = 15_000
 checkpoint_every = 200
 memory = {start = 200, capacity = 1_000}
 cache = {size = 400, refresh_every = 200, updates = 50}
@@ -69,7 +69,7 @@ def study_command(file: Path, out: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "lambda_replay", "study", "run", str(file), "--out", str(out), *options]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
