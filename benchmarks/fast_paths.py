@@ -22,6 +22,7 @@ import tyro
 from scipy import stats
 from torch import Tensor, nn
 
+from lambda_replay.benchmarks.plain_networks import plain_network
 from lambda_replay.config import RunConfig, override
 from lambda_replay.envs import make_environment
 from lambda_replay.presets import make_config
@@ -48,21 +49,14 @@ class Options:
 
 
 class PlainNetwork(nn.Module):
-    """The MinAtar network in the usual words of torch."""
+    """The MinAtar network as a user of a peer would write it."""
 
     def __init__(self, channels: int, num_actions: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(channels, 16, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(1024, 128),
-            nn.ReLU(),
-            nn.Linear(128, num_actions),
-        )
+        self.layers = plain_network("minatar", (channels, 10, 10), num_actions)
 
     def forward(self, states: Tensor) -> Tensor:  # [n, 1, 10, 10, C] -> [n, A]
-        q_values: Tensor = self.layers(states[:, 0].permute(0, 3, 1, 2).float())
+        q_values: Tensor = self.layers(states[:, 0].permute(0, 3, 1, 2))
         return q_values
 
 
@@ -71,7 +65,7 @@ def train(task: tuple[str, int, Options]) -> float:
     path, seed, options = task
     config = override(make_config(options.env), {"steps": options.steps, "seed": seed, "threads": 1, **PATHS[path]})
     with tempfile.TemporaryDirectory() as directory:
-        run = start_run(Path(directory) / "run", config, plain_network(config) if path == "plain" else None)
+        run = start_run(Path(directory) / "run", config, make_plain(config) if path == "plain" else None)
         run.train(lambda event: None)
         score = run.loop.score
         run.close()
@@ -80,7 +74,7 @@ def train(task: tuple[str, int, Options]) -> float:
     return score
 
 
-def plain_network(config: RunConfig) -> PlainNetwork:
+def make_plain(config: RunConfig) -> PlainNetwork:
     environment = make_environment(config)
     torch.manual_seed(config.seed)
     network = PlainNetwork(environment.spec.observation_shape[-1], environment.spec.num_actions)

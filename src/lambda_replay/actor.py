@@ -16,9 +16,7 @@ from lambda_replay.schedules import LinearRamp
 def epsilon_greedy(q_values: Floats, epsilon: float, rng: np.random.Generator) -> tuple[Integers, Floats]:
     """Actions [n] and their probabilities μ(a|s) = ε/A + (1−ε)·[a greedy] for Q-values [n, A] (paper, Algorithm 1)."""
     num_states, num_actions = q_values.shape
-    chances, choices = rng.random(
-        (2, num_states)
-    )  # one draw for both: Generator.integers costs more than a forward pass
+    chances, choices = rng.random((2, num_states))  # one draw for both: every call counts in small environments
     greedy_actions = q_values.argmax(axis=1)
     actions = np.where(chances < epsilon, (choices * num_actions).astype(np.int64), greedy_actions)
     return actions, epsilon / num_actions + (1 - epsilon) * (actions == greedy_actions)

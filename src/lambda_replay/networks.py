@@ -49,7 +49,7 @@ class ActsOnHost(Protocol):
     """A network that is so small that torch's calls cost more than their arithmetic when it acts."""
 
     def on_host(self) -> HostFunction:
-        """``forward`` in NumPy, with the same weights wherever they move."""
+        """``forward`` in NumPy; it reads the weights where they lie, so it follows their training."""
         ...
 
 
@@ -136,11 +136,9 @@ class MinAtarNetwork(nn.Module):
 
     def on_host(self) -> HostFunction:
         places = torch.arange(math.prod(self._state_shape), dtype=torch.float32).view(1, *self._state_shape)
-        of_patches = (
-            _patches(_as_floats(_as_images(places))).flatten().long().numpy()
-        )  # a state's pixels, patch by patch
+        in_patches = _patches(_as_floats(_as_images(places))).flatten().long().numpy()  # a state's places, by patch
         stack = _host_stack(self._stack)
-        return lambda states: _host_forward(states.reshape(len(states), -1).take(of_patches, axis=1), stack)
+        return lambda states: _host_forward(states.reshape(len(states), -1).take(in_patches, axis=1), stack)
 
 
 class MLP(nn.Module):
@@ -156,7 +154,7 @@ class MLP(nn.Module):
         return self.forward_saving(states)[0]
 
     def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return _stack_forward(_as_floats(states).flatten(1), self._stack)
+        return _stack_forward(_as_floats(states.flatten(1)), self._stack)
 
     def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
         return _stack_gradients(saved, q_gradient, self._stack)[0]

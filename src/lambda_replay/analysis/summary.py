@@ -142,12 +142,16 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     most_hours = max((_hours(run) for run in everyone if len(run.timing.steps)), default=0.0)
     grids: dict[Axis, Floats] = {"steps": _grid(study.steps), "hours": _grid(most_hours)}
     varying = varying_settings(run.config for run in everyone if run.config)
+    summaries = {
+        arm: tuple(summarise_run(run, study, grids["steps"], varying) for run in arm_runs)
+        for arm, arm_runs in runs.items()
+    }
     arms = [
         ArmSummary(
             arm=arm,
-            runs=tuple(summarise_run(run, study, grids["steps"], varying) for run in arm_runs),
+            runs=summaries[arm],
             final_scores=finals[arm],
-            curves=mean_curves(arm_runs, grids, study.steps),
+            curves=mean_curves(arm_runs, summaries[arm], grids["hours"]),
             final=_mean_of(finals[arm]),
             area=_mean_of(np.array([_area(run, study.steps) for run in arm_runs])),
             comparison=None if arm == study.baseline else compare(finals[arm], finals[study.baseline]),
@@ -188,10 +192,10 @@ def final_scores(runs: Sequence[Run]) -> Floats:
     return np.array([score for score in finals if not math.isnan(score)])
 
 
-def mean_curves(runs: Sequence[Run], grids: Mapping[Axis, Floats], steps: int) -> dict[Axis, Curve]:
-    """Mean and standard error over runs at every point of both grids."""
-    over_steps = [scores.learning_curve(run.episodes, grids["steps"], scores.reached_step(run, steps)) for run in runs]
-    over_hours = [scores.learning_curve_over_hours(run.episodes, run.timing, grids["hours"]) for run in runs]
+def mean_curves(runs: Sequence[Run], summaries: Sequence[RunSummary], hours: Floats) -> dict[Axis, Curve]:
+    """Mean and standard error over runs: of their curves over steps, and at every point of a grid of hours."""
+    over_steps = [summary.curve for summary in summaries]
+    over_hours = [scores.learning_curve_over_hours(run.episodes, run.timing, hours) for run in runs]
     curves: dict[Axis, list[Floats]] = {"steps": over_steps, "hours": over_hours}
     return {axis: _mean_curve(np.array(values).reshape(len(runs), GRID_POINTS)) for axis, values in curves.items()}
 

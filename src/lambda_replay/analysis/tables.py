@@ -45,12 +45,10 @@ def aggregate_rows(summary: StudySummary) -> list[list[object]]:
 
 
 def seed_rows(summary: StudySummary) -> list[list[object]]:
-    """The curve of every run in one row, with a header of steps for each environment's grid."""
-    rows: list[list[object]] = []
+    """The curve of every run in one row, with a header of steps, which are the same in all environments."""
+    steps = summary.environments[0].grids["steps"]
+    rows: list[list[object]] = [["environment", "arm", "seed", *map(_plain, steps)]]
     for environment in summary.environments:
-        header: list[object] = ["environment", "arm", "seed", *map(_plain, environment.grids["steps"])]
-        if header not in rows:
-            rows.append(header)
         for run in (run for arm in environment.arms for run in arm.runs):
             record = run.record
             rows.append([record.environment, record.arm, record.seed, *(_short(score) for score in run.curve)])
@@ -78,7 +76,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
 
 
 def _short(value: float) -> str:
-    """Four figures, which a curve's noise does not deserve; empty for an unknown number."""
+    """Four figures, as many as a noisy curve deserves; empty for an unknown number."""
     return "" if math.isnan(value) else f"{value:.4g}"
 
 

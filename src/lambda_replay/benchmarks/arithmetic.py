@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -29,17 +30,18 @@ BESIDE_SECONDS = 0.4  # of products before a measurement, and as long after it
 
 def sgemm_peak(seconds: float) -> float:
     """Floating-point operations per second of the best square float32 matrix product, with torch's present threads."""
-    return max(_sgemm_speed(size, seconds / len(MATRIX_SIZES)) for size in MATRIX_SIZES)
+    return max(max(_sgemm_speeds(size, seconds / len(MATRIX_SIZES))) for size in MATRIX_SIZES)
 
 
-def _sgemm_speed(size: int, seconds: float) -> float:
+def _sgemm_speeds(size: int, seconds: float) -> list[float]:
+    """Operations per second of one product after another."""
     left, right, product = torch.rand(size, size), torch.rand(size, size), torch.empty(size, size)
     torch.mm(left, right, out=product)
-    best, end = float("inf"), time.perf_counter() + seconds
+    speeds, end = [], time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
         torch.mm(left, right, out=product)
-        best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best
+        speeds.append(2 * size**3 / (time.perf_counter() - began))
+    return speeds
 
 
 def sgemm_beside(measure: Callable[[], T], threads: int) -> tuple[T, float]:
@@ -56,15 +58,9 @@ def sgemm_beside(measure: Callable[[], T], threads: int) -> tuple[T, float]:
 def _sustained_sgemm(threads: int) -> float:
     usual = torch.get_num_threads()
     torch.set_num_threads(threads)
-    size = MATRIX_SIZES[1]
-    left, right, product = torch.rand(size, size), torch.rand(size, size), torch.empty(size, size)
-    torch.mm(left, right, out=product)
-    count, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < BESIDE_SECONDS:
-        torch.mm(left, right, out=product)
-        count += 1
+    speeds = _sgemm_speeds(MATRIX_SIZES[1], BESIDE_SECONDS)
     torch.set_num_threads(usual)
-    return 2 * size**3 * count / elapsed
+    return statistics.harmonic_mean(speeds)  # all operations over all seconds
 
 
 def flops_per_step(job: Job) -> dict[str, Any]:

@@ -137,9 +137,9 @@ def _conduct(study: Study, layout: Layout, options: RunOptions, workers: int) ->
 
 
 def _how_to_go_on(study: Study, layout: Layout, arguments: list[str]) -> str:
-    done = count_states(read_status(study, layout))["finished"]
+    finished = count_states(read_status(study, layout))["finished"]
     return (
-        f"stopped with {done} of {len(study.runs)} runs done, the others can be resumed; "
+        f"stopped with {finished} of {len(study.runs)} runs done, the others can be resumed; "
         f"go on with: lambda-replay study run {' '.join(arguments)}"
     )
 
