@@ -11,6 +11,7 @@ import pytest
 from browser import Page, find_chromium, launch_chromium, open_page
 from test_analysis_summary import ARMS, STEPS, UNFINISHED, directory_of, empty_study, make_study
 
+from lambda_replay.analysis.pairs import every_pair
 from lambda_replay.analysis.records import StudyData
 from lambda_replay.analysis.report import render_report
 from lambda_replay.analysis.summary import StudySummary, summarise
@@ -55,7 +56,7 @@ def page(devtools: str) -> Iterator[Page]:
 def write_page(summary: StudySummary, directory: Path) -> Path:
     """The page alone, without its figures."""
     page = directory / "report.html"
-    page.write_text(render_report(summary, directory))
+    page.write_text(render_report(summary, every_pair(summary), directory))
     return page
 
 

@@ -14,6 +14,7 @@ from test_analysis_summary import STEPS, UNFINISHED, directory_of, empty_study, 
 
 from lambda_replay.analysis import wording
 from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.pairs import every_pair
 from lambda_replay.analysis.records import StudyData
 from lambda_replay.analysis.report import write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
@@ -94,6 +95,22 @@ def test_the_tables_hold_the_numbers_of_the_curves(study: StudyData, summary: St
     assert np.mean(ends) == pytest.approx(curve.mean[-1], rel=1e-3)
 
 
+def test_the_page_and_a_table_hold_every_pair(summary: StudySummary, report: Path) -> None:
+    with (report.parent / "figures" / "pairs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    pairs = every_pair(summary)
+    assert len(rows) == len(pairs) * (len(summary.environments) + 1)
+    together = [row for row in rows if row["environment"] == "all"]
+    assert [float(row["better"]) for row in together] == pytest.approx([pair.probability.value for pair in pairs], 1e-5)
+    section = report.read_text().partition('<section id="pairs">')[2].partition("</section>")[0]
+    cells = re.findall(r'title="(\S+) against (\S+)">([\d.]+)<', section)
+    shown = {(arm, other): float(number) for arm, other, number in cells}
+    assert len(shown) == 2 * len(pairs)
+    for pair in pairs:
+        assert shown[pair.arm, pair.other] == pytest.approx(pair.probability.value, abs=0.005)
+        assert shown[pair.other, pair.arm] == pytest.approx(1 - pair.probability.value, abs=0.005)
+
+
 def test_every_figure_is_a_picture_a_page_and_a_table(report: Path) -> None:
     figures = report.parent / "figures"
     stems = [
@@ -104,6 +121,7 @@ def test_every_figure_is_a_picture_a_page_and_a_table(report: Path) -> None:
     expected = {f"{stem}.{kind}" for stem in [*stems, "aggregate"] for kind in ("png", "pdf", "csv")} | {
         "runs.csv",
         "seeds.csv",
+        "pairs.csv",
     }
     assert {path.name for path in figures.iterdir()} == expected
     assert all((figures / f"{stem}.png").read_bytes().startswith(b"\x89PNG") for stem in stems)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from lambda_replay.analysis.pairs import every_pair
 from lambda_replay.analysis.records import RunRecord, State, StudyData
 from lambda_replay.analysis.summary import StudySummary, summarise
 
@@ -169,6 +171,30 @@ def test_only_arms_with_runs_everywhere_are_aggregated(summary: StudySummary) ->
     assert arms[0] == "peng-0.75"
     values = [result.interquartile_mean.value for result in summary.aggregates]
     assert values == sorted(values, reverse=True)
+
+
+def test_every_pair_agrees_with_the_comparison_with_the_baseline(summary: StudySummary) -> None:
+    pairs = every_pair(summary)
+    ranked = [result.arm for result in summary.aggregates]
+    assert [(pair.arm, pair.other) for pair in pairs] == list(combinations(ranked, 2))
+    assert ranked[-1] == "dqn-3step"  # so that it is the other of every pair that it is in
+    for pair in (pair for pair in pairs if pair.other == "dqn-3step"):
+        result = next(result for result in summary.aggregates if result.arm == pair.arm)
+        assert pair.probability == result.probability
+        assert pair.comparisons == tuple(environment.arm(pair.arm).comparison for environment in summary.environments)
+
+
+def test_a_pair_is_compared_by_its_own_runs(summary: StudySummary) -> None:
+    pair = next(pair for pair in every_pair(summary) if (pair.arm, pair.other) == ("peng-0.75", "peng-0.25"))
+    wins = []
+    for environment, comparison in zip(summary.environments, pair.comparisons, strict=True):
+        ours, theirs = (environment.arm(arm).final_scores for arm in (pair.arm, pair.other))
+        assert comparison.difference.value == pytest.approx(ours.mean() - theirs.mean())
+        wins.append(np.mean([our > their for our in ours for their in theirs]))
+    assert pair.probability.value == pytest.approx(np.mean(wins))
+    opposite = pair.probability.complement
+    assert opposite.value == pytest.approx(1 - pair.probability.value)
+    assert opposite.low <= opposite.value <= opposite.high
 
 
 def test_a_named_threshold_is_used(study: StudyData) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -16,12 +16,13 @@ from typing import Any
 
 from lambda_replay.analysis import sections, wording
 from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.pairs import Pair, every_pair
 from lambda_replay.analysis.palette import ArmStyle, arm_styles
 from lambda_replay.analysis.plots import write_figures
 from lambda_replay.analysis.records import StudyData
 from lambda_replay.analysis.run_log import runs_section
 from lambda_replay.analysis.summary import AXES, Curve, EnvironmentSummary, StudySummary, summarise
-from lambda_replay.analysis.tables import run_rows, seed_rows, write_csv
+from lambda_replay.analysis.tables import pair_rows, run_rows, seed_rows, write_csv
 from lambda_replay.data import Floats
 
 FIGURES = 4  # significant figures of the numbers that the charts are drawn from
@@ -36,11 +37,13 @@ def write_report(study: StudyData, out_html: Path) -> Path:
     figures = out_html.parent / "figures"
     write_csv(figures / "runs.csv", run_rows(summary))
     write_csv(figures / "seeds.csv", seed_rows(summary))
+    pairs = every_pair(summary)
+    write_csv(figures / "pairs.csv", pair_rows(summary, pairs))
     write_figures(summary, figures)
-    return write_atomically(out_html, render_report(summary, out_html.parent).encode())
+    return write_atomically(out_html, render_report(summary, pairs, out_html.parent).encode())
 
 
-def render_report(summary: StudySummary, directory: Path) -> str:
+def render_report(summary: StudySummary, pairs: Sequence[Pair], directory: Path) -> str:
     """The page; ``directory`` is where it will lie, for the paths of runs in it."""
     styles = arm_styles(summary.study.arms, summary.study.baseline)
     panels = [sections.panel(summary, index, styles) for index in range(len(summary.environments))]
@@ -50,6 +53,7 @@ def render_report(summary: StudySummary, directory: Path) -> str:
         header=sections.header(summary),
         summary=sections.summary_section(summary, styles),
         aggregate=sections.aggregate_section(summary, styles),
+        pairs=sections.pairs_section(pairs, styles),
         toolbar=sections.toolbar(summary, styles),
         panels=sections.lines(panels),
         runs=runs_section(summary, styles, directory),

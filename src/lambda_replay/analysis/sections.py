@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
 
 from lambda_replay.analysis import wording
 from lambda_replay.analysis.graphics import Domain, interval_bar, padded, run_strip, scale, swatch
+from lambda_replay.analysis.pairs import Pair
 from lambda_replay.analysis.palette import ArmStyle
 from lambda_replay.analysis.statistics import Estimate, MedianTime
 from lambda_replay.analysis.summary import ArmAggregate, ArmSummary, EnvironmentSummary, StudySummary
@@ -16,7 +17,7 @@ from lambda_replay.analysis.tables import slug
 
 Styles = Mapping[str, ArmStyle]
 PROBABILITIES: Domain = (-0.06, 1.06)
-MARKS = {"above": ("▲", "clearly above the baseline"), "below": ("▼", "clearly below the baseline")}
+SIGNS: Mapping[wording.Verdict, str] = {"above": "▲", "below": "▼"}
 
 
 def header(summary: StudySummary) -> str:
@@ -82,6 +83,35 @@ higher than a run of {baseline} in the same environment; 0.5 is a draw. Bars are
 </table></div>
 {_not_aggregated(summary)}
 {file_links("aggregate")}
+</section>"""
+
+
+def pairs_section(pairs: Sequence[Pair], styles: Styles) -> str:
+    """Every arm against every other over all environments; empty with fewer than three arms, which say it above."""
+    if len(pairs) < 3:
+        return ""
+    chances = {(pair.arm, pair.other): pair.probability for pair in pairs}
+    chances |= {(other, arm): chance.complement for (arm, other), chance in chances.items()}
+    arms = list(dict.fromkeys(arm for arm, _ in chances))
+    columns = "".join(f'<th scope="col">{_name(arm, styles[arm])}</th>' for arm in arms)
+    rows = [
+        f'<tr><th scope="row">{_name(arm, styles[arm])}</th>'
+        + "".join(_pair_cell(arm, other, chances.get((arm, other))) for other in arms)
+        + "</tr>"
+        for arm in arms
+    ]
+    return f"""<section id="pairs">
+<h2>Every pair of arms</h2>
+<p class="note">The probability that a run of the row’s arm scores higher than a run of the column’s in the same
+environment, averaged over environments; arms stand in the order of their interquartile means. ▲ and ▼: the 95%
+bootstrap interval, below the number, lies wholly above or below 0.5.
+{wording.expected_by_chance(len(pairs), "pair")}</p>
+<div class="scroll"><table class="pairs">
+<thead><tr><th scope="col">Arm</th>{columns}</tr></thead>
+<tbody>
+{lines(rows)}
+</tbody></table></div>
+<p class="files">Table, also of each environment <a href="figures/pairs.csv">CSV</a></p>
 </section>"""
 
 
@@ -198,10 +228,23 @@ def _score_cell(arm: ArmSummary, environment: EnvironmentSummary) -> str:
     return f"<td>{text}{_mark(arm)}{part}</td>"
 
 
+def _pair_cell(arm: str, other: str, chance: Estimate | None) -> str:
+    if chance is None:
+        return '<td class="absent"></td>'
+    number, mark = wording.number(chance.value, 2), _sign(wording.verdict(chance, 0.5), escape(other))
+    title = f"{escape(arm)} against {escape(other)}"
+    return f'<td title="{title}">{number}{mark}{_small_interval(chance, 2)}</td>'
+
+
 def _mark(arm: ArmSummary) -> str:
+    comparison = arm.comparison
+    return _sign("unknown" if comparison is None else wording.verdict(comparison.difference, 0.0), "the baseline")
+
+
+def _sign(kind: wording.Verdict, other: str) -> str:
     """A sign with room kept for it where there is none, so that numbers stay in line."""
-    kind = wording.verdict(arm.comparison)
-    sign, meaning = MARKS.get(kind, ("", ""))
+    sign = SIGNS.get(kind, "")
+    meaning = f"clearly {kind} {other}"
     words = f' role="img" aria-label="{meaning}" title="{meaning}"' if sign else ""
     return f'<span class="mark {kind}"{words}>{sign}</span>'
 

@@ -31,6 +31,11 @@ class Estimate:
     def has_interval(self) -> bool:
         return not (math.isnan(self.low) or math.isnan(self.high))
 
+    @property
+    def complement(self) -> Estimate:
+        """Of a probability: that of the opposite."""
+        return Estimate(1 - self.value, 1 - self.high, 1 - self.low)
+
 
 @dataclass(frozen=True)
 class MedianTime:

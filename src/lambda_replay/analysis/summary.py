@@ -62,7 +62,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm against the baseline, by final scores."""
+    """An arm against another, mostly the baseline, by final scores."""
 
     difference: Estimate  # of the means
     probability: Estimate  # of improvement
@@ -206,8 +206,13 @@ def compare(finals: Floats, baseline: Floats) -> Comparison | None:
         return None
     return Comparison(
         difference=statistics.difference_of_means(finals, baseline),
-        probability=statistics.probability_of_improvement([finals], [baseline], _generator()),
+        probability=compare_over_environments([finals], [baseline]),
     )
+
+
+def compare_over_environments(tasks: Sequence[Floats], baseline: Sequence[Floats]) -> Estimate:
+    """Probability of improvement, averaged over environments; it needs a finished run in each."""
+    return statistics.probability_of_improvement(tasks, baseline, _generator())
 
 
 def times_to_threshold(runs: Sequence[Run], threshold: float, steps: int) -> dict[Axis, MedianTime]:
@@ -240,7 +245,7 @@ def aggregate(
             probability=(
                 None
                 if arm == baseline or baseline not in complete
-                else statistics.probability_of_improvement(finals, complete[baseline], _generator())
+                else compare_over_environments(finals, complete[baseline])
             ),
         )
         for arm, finals in complete.items()

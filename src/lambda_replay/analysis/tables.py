@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.pairs import Pair
+from lambda_replay.analysis.statistics import Estimate
 from lambda_replay.analysis.summary import Axis, EnvironmentSummary, StudySummary
 
 
@@ -37,10 +39,22 @@ def aggregate_rows(summary: StudySummary) -> list[list[object]]:
     """The numbers behind the aggregate figure, with a header."""
     rows: list[list[object]] = [["arm", "iqm", "iqm_low", "iqm_high", "improves", "improves_low", "improves_high"]]
     for result in summary.aggregates:
-        mean, chance = result.interquartile_mean, result.probability
-        row = [mean.value, mean.low, mean.high]
-        row += [math.nan] * 3 if chance is None else [chance.value, chance.low, chance.high]
-        rows.append([result.arm, *map(_plain, row)])
+        chance = ["", "", ""] if result.probability is None else _ends(result.probability)
+        rows.append([result.arm, *_ends(result.interquartile_mean), *chance])
+    return rows
+
+
+def pair_rows(summary: StudySummary, pairs: Sequence[Pair]) -> list[list[object]]:
+    """Each two arms in each environment and, where differences of scores would mean nothing, in all; with a header."""
+    kinds = ["difference", "better"]
+    rows: list[list[object]] = [
+        ["environment", "arm", "other", *(name for kind in kinds for name in (kind, f"{kind}_low", f"{kind}_high"))]
+    ]
+    for pair in pairs:
+        for environment, comparison in zip(summary.environments, pair.comparisons, strict=True):
+            numbers = [*_ends(comparison.difference), *_ends(comparison.probability)]
+            rows.append([environment.environment, pair.arm, pair.other, *numbers])
+        rows.append(["all", pair.arm, pair.other, "", "", "", *_ends(pair.probability)])
     return rows
 
 
@@ -73,6 +87,10 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return write_atomically(path, text.getvalue().encode())
+
+
+def _ends(estimate: Estimate) -> list[str]:
+    return [_plain(estimate.value), _plain(estimate.low), _plain(estimate.high)]
 
 
 def _short(value: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lambda_replay.analysis.scores import THRESHOLD_EPISODES, WINDOW
 from lambda_replay.analysis.statistics import LEVEL, RESAMPLES, Estimate, MedianTime
-from lambda_replay.analysis.summary import ArmSummary, Comparison, EnvironmentSummary, Mean, StudySummary
+from lambda_replay.analysis.summary import ArmSummary, EnvironmentSummary, Mean, StudySummary
 
 Verdict = Literal["above", "below", "unclear", "unknown"]
 UNKNOWN = "–"
@@ -95,13 +95,13 @@ def share(time: MedianTime) -> str:
     return f"{time.reached} of {count(time.total, 'run')}" if time.total else ""
 
 
-def verdict(comparison: Comparison | None) -> Verdict:
-    """What a 95% interval of the difference allows to say."""
-    if comparison is None or not comparison.difference.has_interval:
+def verdict(estimate: Estimate, draw: float) -> Verdict:
+    """What a 95% interval allows to say, of a difference (a draw is 0) or of a probability (0.5)."""
+    if not estimate.has_interval:
         return "unknown"
-    if comparison.difference.low > 0:
+    if estimate.low > draw:
         return "above"
-    return "below" if comparison.difference.high < 0 else "unclear"
+    return "below" if estimate.high < draw else "unclear"
 
 
 def state_sentences(summary: StudySummary) -> list[str]:
@@ -163,9 +163,11 @@ def overall_sentences(summary: StudySummary) -> list[str]:
 def chance_sentence(summary: StudySummary) -> str:
     """How many of the signs would be there by chance."""
     comparisons = sum(arm.comparison is not None for env in summary.environments for arm in env.arms)
-    if comparisons == 0:
-        return ""
-    return f"Of {count(comparisons, 'comparison')} chance alone would mark about {comparisons * (1 - LEVEL):.1f}."
+    return expected_by_chance(comparisons, "comparison") if comparisons else ""
+
+
+def expected_by_chance(comparisons: int, singular: str) -> str:
+    return f"Of {count(comparisons, singular)} chance alone would mark about {comparisons * (1 - LEVEL):.1f}."
 
 
 def method(summary: StudySummary) -> list[tuple[str, str]]:
