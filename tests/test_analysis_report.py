@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import sys
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_analysis_summary import STEPS, UNFINISHED, directory_of, empty_study, make_study
+from test_analysis_summary import ARMS, STEPS, UNFINISHED, directory_of, empty_study, make_study
 
 from lambda_replay.analysis import wording
 from lambda_replay.analysis.files import write_atomically
 from lambda_replay.analysis.pairs import every_pair
-from lambda_replay.analysis.records import StudyData
+from lambda_replay.analysis.records import State, StudyData
 from lambda_replay.analysis.report import write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
 from lambda_replay.errors import ConfigError
@@ -63,9 +64,56 @@ def test_the_winner_is_named_with_its_lead_and_its_certainty(summary: StudySumma
     best = summary.environments[1].arm("peng-0.75")
     assert best.comparison is not None
     assert sentence.startswith(f"<b>peng-0.75</b> is first with {best.final.value:.1f} ± ")
-    assert f"{best.comparison.difference.value:.1f} above <b>dqn-3step</b> (95% interval " in sentence
-    assert ("a clear gain" in sentence) == (best.comparison.difference.low > 0)
+    gain = f"{best.comparison.difference.value:.1f} above <b>dqn-3step</b>"
+    assert f"{gain} (95% interval, as the best of 3: " in sentence
+    lead = summary.environments[1].lead("dqn-3step")
+    assert lead is not None
+    assert lead.low < best.comparison.difference.low  # it was picked among three
+    assert ("a clear gain" in sentence) == (lead.low > 0)
     assert "(final score of dqn-3step) after" in sentence
+
+
+def test_the_baseline_does_not_win_against_nobody(tmp_path: Path) -> None:
+    waiting: dict[tuple[str, str, int], State] = {
+        ("minatar/breakout", arm, 0): "waiting" for arm in ARMS if arm != "dqn-3step"
+    }
+    summary = summarise(make_study(tmp_path, environments=1, seeds=1, states=waiting))
+    sentence = wording.environment_sentence(summary.environments[0], "dqn-3step")
+    assert sentence.startswith("<b>dqn-3step</b> alone has finished runs, with ")
+    assert wording.overall_sentences(summary) == [
+        "Only <b>dqn-3step</b> has a finished run in every environment, so there is no overall comparison."
+    ]
+
+
+def test_an_environment_where_nobody_learns_is_left_out_of_the_whole(tmp_path: Path) -> None:
+    study = make_study(tmp_path, environments=2, seeds=2, states={})
+    for run in study.runs_of("minatar/breakout", "dqn-3step"):
+        games = (run.path / "episodes.csv").read_text().splitlines()
+        early = [game for game in games[1:] if int(game.split(",")[1]) <= 5_000]
+        for arm in ARMS:  # everyone plays as at the beginning until the end
+            later = [f"{i},{5_000 + i},0,{early[i % len(early)].split(',')[3]},9,0,terminated" for i in range(1_000)]
+            path = run.path.parents[1] / arm / run.path.name / "episodes.csv"
+            path.write_text("\n".join([games[0], *early, *later]) + "\n")
+    summary = summarise(study)
+    assert [environment.is_learnt for environment in summary.environments] == [False, True]
+    sentence = wording.unlearnt_sentence(summary)
+    assert sentence == "Left out, since no arm scores clearly above random play there: <b>minatar/breakout</b>."
+    best = summary.environments[1].best
+    assert best is not None
+    assert summary.aggregates[0].arm == best.arm
+    assert all(abs(result.interquartile_mean.value) < 2 for result in summary.aggregates)
+
+
+def test_runs_of_different_commits_are_called_out(tmp_path: Path) -> None:
+    study = make_study(tmp_path, environments=1, seeds=1, states={})
+    assert wording.provenance_sentences(summarise(study)) == []
+    path = study.runs[0].path / "provenance.json"
+    provenance = json.loads(path.read_text())
+    path.write_text(json.dumps({**provenance, "commit": "f" * 40, "notes": ["from step 9 on with another processor"]}))
+    text = write_report(study, tmp_path / "report.html").read_text()
+    assert "Runs differ in more than their settings: commit. 1 run has notes: see its provenance." in text
+    assert "from step 9 on with another processor" in text
+    assert "config.memory" not in text
 
 
 def test_one_seed_says_nothing_about_chance(tmp_path: Path) -> None:
@@ -126,7 +174,7 @@ def test_every_figure_is_a_picture_a_page_and_a_table(report: Path) -> None:
     assert {path.name for path in figures.iterdir()} == expected
     assert all((figures / f"{stem}.png").read_bytes().startswith(b"\x89PNG") for stem in stems)
     linked = re.findall(r'href="figures/([^"]+)"', report.read_text())
-    assert set(linked) <= expected
+    assert set(linked) == expected
 
 
 def test_the_same_runs_give_the_same_bytes(study: StudyData, report: Path) -> None:

@@ -76,7 +76,9 @@ def write_run(path: Path, config: dict[str, Any], until: int) -> None:
         "versions": {"numpy": "2.4.6", "torch": "2.13.0"},
         "commit": "0123456789abcdef0123456789abcdef01234567",
         "started": "2025-01-01T12:00:00Z",
-        "command": f"lambda-replay train {environment} --estimator {config['estimator']} --seed {seed}",
+        "command": ["lambda-replay", "train", environment, "--estimator", config["estimator"], "--seed", str(seed)],
+        "notes": [],
+        "config": config,
     }
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))

@@ -83,7 +83,9 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
     layout = make_layout(tmp_path / "ray", study)
     doomed = cluster.worker_nodes.copy().pop()
 
-    with subprocess.Popen(study_command(file, tmp_path / "ray", "--ray", cluster.address), text=True) as driver:
+    command = study_command(file, tmp_path / "ray", "--ray", cluster.address)
+    interrupt_when_begun(command, study.runs, layout)
+    with subprocess.Popen(command, text=True) as driver:
         try:
             victim = wait_for_run_on(study.runs, layout, doomed)
             cluster.remove_node(doomed, allow_graceful=False)
@@ -92,8 +94,9 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
             driver.send_signal(signal.SIGTERM)
     assert {status.state for status in read_status(study, layout)} == {"finished"}
     starts = [line for line in layout.log(victim).read_text().splitlines() if line.startswith("---")]
-    assert len(starts) == 2
+    assert len(starts) == 3
     assert " resume " in starts[1]
+    assert " resume " in starts[2]
     assert "going on from step 0" not in layout.log(victim).read_text()
 
     subprocess.run(study_command(file, tmp_path / "here", "--workers", "2"), check=True, timeout=180)
@@ -101,6 +104,17 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
     for run in study.runs:
         for name in SAME_BYTES:
             assert (layout.run(run) / name).read_bytes() == (here.run(run) / name).read_bytes(), (run.label, name)
+
+
+def interrupt_when_begun(command: list[str], runs: tuple[PlannedRun, ...], layout: Layout) -> None:
+    """Ctrl-C: every run on the cluster stops, tidies up and can be resumed."""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
+        wait_for(lambda: all(any(layout.run(run).glob("checkpoints/*/state.json")) for run in runs))
+        driver.send_signal(signal.SIGINT)
+        _, said = driver.communicate(timeout=120)
+    assert driver.returncode == 130
+    assert f"stopped with 0 of {len(runs)} runs done" in said
+    assert not any(layout.mark(run).exists() for run in runs)
 
 
 def wait_for_run_on(runs: tuple[PlannedRun, ...], layout: Layout, node: Any) -> PlannedRun:
@@ -117,7 +131,7 @@ def wait_for_run_on(runs: tuple[PlannedRun, ...], layout: Layout, node: Any) -> 
 
 
 def raylet_of(layout: Layout, run: PlannedRun) -> str | None:
-    """The process id of the Ray node on which a run is under way."""
+    """The process id of the Ray node on which a run is under way; None while it is on none."""
     try:
         pid = json.loads(layout.mark(run).read_text())["pid"]
         variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")

@@ -140,6 +140,12 @@ def test_a_number_of_seeds_counts_from_0(tmp_path: Path) -> None:
         ('on."CartPole-v1"', 'on."CartPole-v2"', 18, "not among"),
         ("threads = 2", "threads = 0", 20, "threads is 0"),
         ("= 195", '= "high"', 23, "write [thresholds]"),
+        ("= 195", "= inf", 23, "write [thresholds]"),
+        ("steps = 2_000", "Steps = 2_000", 7, "there is no setting Steps"),
+        ("steps = 2_000", "batch-size = 32", 7, "there is no setting batch-size"),
+        ("[arms.peng]", "[arms.peng-0.5]", 14, 'write [arms."peng-0.5"]'),
+        ("[arms.peng]", "[arms.dqn]", 14, "write each table and each key once"),
+        ("[arms.peng]", '[arms.copy]\nagent = "dqn"\n[arms.peng]', 14, "the arms dqn and copy have the same settings"),
         ("[arms.dqn]", '[arms."d/q/n"]', 11, "needs a name of letters"),
     ],
 )
@@ -214,6 +220,16 @@ def test_states_and_progress_are_read_from_the_files(study: Study, tmp_path: Pat
     assert (found[waiting].state, found[waiting].step) == ("waiting", 0)
 
 
+def test_what_a_power_failure_left_of_a_log_is_passed_over(study: Study, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path, study)
+    path = begin_run(layout, study.runs[0], step=500)
+    for name in ("timing.jsonl", "metrics.jsonl", "episodes.csv"):
+        with (path / name).open("ab") as file:
+            file.write(bytes(40) + b"\n")
+    status = read_status(study, layout)[0]
+    assert (status.step, status.seconds, status.score) == (503, 5.0, 7.5)
+
+
 def test_what_a_killed_process_left_of_a_finished_run_is_removed(study: Study, tmp_path: Path) -> None:
     layout = make_layout(tmp_path, study)
     finished, interrupted = study.runs[:2]
@@ -269,7 +285,7 @@ def test_more_workers_than_fit_are_refused_with_the_number_that_does(study: Stud
     layout = make_layout(tmp_path, study)
     layout.directory.mkdir(parents=True)
     third = available_ram() // 3
-    needs = dict.fromkeys(study.environments, Needs(0, 0, third, 0))
+    needs = dict.fromkeys(study.runs, Needs(0, 0, third, 0))
     check_room(study, layout, needs, workers=1)
     with pytest.raises(ConfigError, match=r"8 runs at once need .* of memory.*--workers [123]\."):
         check_room(study, layout, needs, workers=8)
@@ -286,7 +302,7 @@ def test_every_study_is_named_as_its_file_and_has_the_papers_baseline(file: Path
     assert study.baseline == "dqn-3step"
     assert study.seeds == tuple(range(5 if is_small else 10))
     assert {run.config.steps for run in study.runs} == {400_000 if is_small else 10_000_000}
-    assert study.environments == (MINATAR if is_small else ATARI) or file.stem == "ablation"
+    assert study.environments == (MINATAR if is_small else ATARI) or file.stem.startswith("ablation")
     for environment in study.environments:
         baseline = config_of(study, environment, study.baseline)
         assert (baseline.agent, baseline.estimator) == ("dqn", "nstep:3")
@@ -370,8 +386,8 @@ def test_the_wall_clock_study_has_each_games_best_lambda() -> None:
 @pytest.mark.parametrize(("name", "smallest"), [("ablation", 80_000), ("ablation-mini", None)])
 def test_the_ablation_varies_the_cache_alone(name: str, smallest: int | None) -> None:
     study = read_study(STUDIES / f"{name}.toml")
-    if name == "ablation":
-        assert study.environments == ("atari/seaquest", "atari/space_invaders")
+    kind = "atari" if name == "ablation" else "minatar"
+    assert study.environments == (f"{kind}/seaquest", f"{kind}/space_invaders")
     caches = [config_of(study, study.environments[0], arm).cache for arm in study.arms if arm != study.baseline]
     sizes = [cache.size for cache in caches if cache is not None]
     first = sizes[0] if smallest is None else smallest

@@ -17,6 +17,7 @@ import pytest
 from lambda_replay.cli import main
 from lambda_replay.errors import ConfigError
 from lambda_replay.runs import RunLock
+from lambda_replay.studies import execute
 from lambda_replay.studies.execute import lock_study
 from lambda_replay.studies.layout import make_layout
 from lambda_replay.studies.plan import read_study
@@ -202,13 +203,16 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("run",), "name what it is about: lambda-replay study run FILE"),
+        (("run",), "FILE comes first: lambda-replay study run FILE"),
+        (("run", "--workers", "2", "{file}"), "FILE comes first: lambda-replay study run FILE"),
         (("go", "x.toml"), "run|status|report"),
         (("run", "none.toml"), "there is no study file none.toml"),
         (("run", "{file}", "--workers", "0"), "--workers is 0"),
         (("run", "{file}", "--workers", "2", "--ray", "auto"), "--cpus-per-run"),
         (("run", "{file}", "--gpus-per-run", "1"), "belong to --ray"),
-        (("report", "{file}"), "begin with: lambda-replay study run"),
+        (("run", "{file}", "--cpus_per_run", "1"), "belong to --ray"),
+        (("run", "{file}", "--ray", "auto", "--cpus-per-run", "nan"), "a number above 0"),
+        (("report", "{file}", "--out", "my runs"), "begin with: lambda-replay study run study.toml --out 'my runs'"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -222,5 +226,32 @@ def test_a_mistake_is_one_sentence(
 def test_an_unknown_game_is_told_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "small.toml"
     file.write_text(STUDY.replace("CartPole-v1", "minatar/brekout"))
-    assert "minatar/breakout?" in refuse(capsys, "run", str(file), "--out", str(tmp_path))
+    sentence = refuse(capsys, "run", str(file), "--out", str(tmp_path))
+    assert "minatar/breakout?" in sentence
+    assert f"{file}, line 3: " in sentence
     assert not (tmp_path / "studies").exists()
+
+
+def test_an_arm_that_cannot_be_made_is_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(f'{STUDY}[arms.blind]\nnetwork.kind = "atari"\n')
+    assert f"{file}, line 17: network.kind" in refuse(capsys, "run", str(file), "--out", str(tmp_path))
+    assert not (tmp_path / "studies").exists()
+
+
+def test_a_run_that_somebody_works_on_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "SECONDS_TO_FREE", 0.5)
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY.replace("6_000", "400"))
+    plan = read_study(file)
+    layout = make_layout(tmp_path, plan)
+    layout.run(plan.runs[0]).mkdir(parents=True)
+    lock = RunLock(layout.run(plan.runs[0]))
+    for _ in execute.run_locally(plan, layout, workers=1):
+        pass
+    lock.release()
+    busy, other = read_status(plan, layout)
+    assert (busy.state, other.state) == ("failed", "finished")
+    assert "another process is at work on it" in busy.reason

@@ -6,6 +6,7 @@ The comment behind a field is its help text on the command line. "Paper" is Dale
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -296,8 +297,13 @@ def override(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 def differing_fields(one: RunConfig, other: RunConfig) -> list[str]:
     """Names of the fields in which two configs differ: ``["seed", "cache.size"]``."""
-    left, right = _flatten(to_dict(one)), _flatten(to_dict(other))
+    left, right = flatten(to_dict(one)), flatten(to_dict(other))
     return [name for name in {**left, **right} if left.get(name) != right.get(name)]
+
+
+def environment_directory(environment: str) -> str:
+    """An environment's name as that of a file or directory: atari/pong becomes atari-pong."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", environment).strip("-.") or "environment"
 
 
 _OWNERS = {
@@ -308,10 +314,11 @@ _OWNERS = {
 }
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names: ``{"cache": {"size": 400}}`` becomes ``{"cache.size": 400}``."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat.update(_flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
     return flat
 
 

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from lambda_replay.analysis.statistics import Estimate
-from lambda_replay.analysis.summary import Comparison, StudySummary, compare, compare_over_environments
+from lambda_replay.analysis.summary import (
+    Comparison,
+    EnvironmentSummary,
+    StudySummary,
+    compare,
+    compare_over_environments,
+)
+from lambda_replay.data import Floats
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,8 @@ class Pair:
     arm: str
     other: str
     comparisons: tuple[Comparison, ...]  # [environments]
-    probability: Estimate  # of a run of the arm scoring higher than one of the other, over all environments
+    probability: Estimate  # of a run of the arm scoring higher than one of the other, over the aggregated environments
+    runs: int  # that it rests on, of the arm that has fewer
 
 
 def every_pair(summary: StudySummary) -> tuple[Pair, ...]:
@@ -26,13 +34,16 @@ def every_pair(summary: StudySummary) -> tuple[Pair, ...]:
 
 
 def _pair(summary: StudySummary, arm: str, other: str) -> Pair:
-    finals = [
-        (environment.arm(arm).final_scores, environment.arm(other).final_scores) for environment in summary.environments
-    ]
-    comparisons = [compare(ours, theirs) for ours, theirs in finals]
+    comparisons = [compare(*_finals(environment, arm, other)) for environment in summary.environments]
+    tasks = [_finals(environment, arm, other) for environment in summary.aggregated]
     return Pair(
         arm=arm,
         other=other,
         comparisons=tuple(comparison for comparison in comparisons if comparison is not None),
-        probability=compare_over_environments([ours for ours, _ in finals], [theirs for _, theirs in finals]),
+        probability=compare_over_environments([ours for ours, _ in tasks], [theirs for _, theirs in tasks]),
+        runs=min(sum(len(task[side]) for task in tasks) for side in (0, 1)),
     )
+
+
+def _finals(environment: EnvironmentSummary, arm: str, other: str) -> tuple[Floats, Floats]:
+    return environment.arm(arm).final_scores, environment.arm(other).final_scores

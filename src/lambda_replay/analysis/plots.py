@@ -19,7 +19,8 @@ from lambda_replay.analysis.files import write_atomically
 from lambda_replay.analysis.palette import HUES, ArmStyle, arm_styles
 from lambda_replay.analysis.records import Episodes, read_episodes, read_object
 from lambda_replay.analysis.summary import AXES, Axis, Curve, EnvironmentSummary, StudySummary
-from lambda_replay.analysis.tables import aggregate_rows, curve_rows, slug, write_csv
+from lambda_replay.analysis.tables import aggregate_rows, curve_rows, write_csv
+from lambda_replay.config import environment_directory
 from lambda_replay.data import Floats
 
 AXIS_LABELS: dict[Axis, str] = {"steps": "agent steps", "hours": "hours of training"}
@@ -79,7 +80,7 @@ def write_figures(summary: StudySummary, directory: Path) -> list[Path]:
     for axis in AXES:
         panels = [environment for environment in summary.environments if environment.has_curves(axis)]
         for environment in panels:
-            name = f"{slug(environment.environment)}-{axis}"
+            name = f"{environment_directory(environment.environment)}-{axis}"
             written += _write_curves([environment], axis, styles, directory / name)
         if len(panels) > 1:
             written += _write_curves(panels, axis, styles, directory / f"all-{axis}")

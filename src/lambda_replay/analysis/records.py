@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lambda_replay.config import flatten
 from lambda_replay.data import Floats, Integers
 from lambda_replay.errors import ConfigError
 
@@ -44,9 +45,8 @@ class StudyData:
     steps: int  # agent steps per run
     runs: tuple[RunRecord, ...]
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # environment -> config before any arm
-    thresholds: Mapping[str, float] = field(
-        default_factory=dict
-    )  # environment -> score; missing: baseline's final mean
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # environment -> score; else baseline's final mean
+    has_one_length: bool = True  # whether all runs have as many steps
 
     def __post_init__(self) -> None:
         if self.baseline not in self.arms:
@@ -140,14 +140,6 @@ def complete_lines(path: Path) -> list[str]:
         return []
     content = path.read_bytes()
     return content[: content.rfind(b"\n") + 1].decode("utf-8").splitlines()
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted names: ``{"cache": {"size": 400}}`` becomes ``{"cache.size": 400}``."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
-    return flat
 
 
 def config_differences(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,9 @@
     const curves = visibleCurves(panel);
     chart.view = null;
     if (!curves.length) {
-      const message = panel.curves.some(Boolean) ? "Every arm that has runs here is switched off." : "No episode has ended yet.";
+      const message = panel.curves.some(Boolean)
+        ? "Every arm that has runs here is switched off."
+        : shown.axis === "hours" && data.steps.curves.some(Boolean) ? "No time has been recorded yet." : "No episode has ended yet.";
       draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "empty" }, svg, message);
       return place(chart, null);
     }

@@ -25,7 +25,7 @@ from lambda_replay.analysis.summary import AXES, Curve, EnvironmentSummary, Stud
 from lambda_replay.analysis.tables import pair_rows, run_rows, seed_rows, write_csv
 from lambda_replay.data import Floats
 
-FIGURES = 4  # significant figures of the numbers that the charts are drawn from
+FIGURES = 6  # significant figures of the numbers that the charts are drawn from, and that are read off them
 
 
 def write_report(study: StudyData, out_html: Path) -> Path:
@@ -55,6 +55,7 @@ def render_report(summary: StudySummary, pairs: Sequence[Pair], directory: Path)
         aggregate=sections.aggregate_section(summary, styles),
         pairs=sections.pairs_section(pairs, styles),
         toolbar=sections.toolbar(summary, styles),
+        all_files=sections.files_of_all(summary),
         panels=sections.lines(panels),
         runs=runs_section(summary, styles, directory),
         method=sections.method_section(summary),

@@ -68,6 +68,8 @@ def _values(values: Mapping[str, Any], otherwise: str) -> str:
 
 
 def _text(value: Any) -> str:
-    if value is None:
+    if value is None or value == []:
         return "none"
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return " ".join(value)  # a command, or notes, which are sentences
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -47,7 +47,7 @@ def learning_curve_over_hours(episodes: Episodes, timing: Timing, hours: Floats)
 def steps_at_hours(timing: Timing, hours: Floats) -> Floats:
     """The agent step that training had reached by each hour, by linear interpolation; NaN after the last known."""
     steps, seconds = _with_origin(timing)
-    return np.asarray(np.interp(hours * SECONDS_PER_HOUR, seconds, steps, right=np.nan))
+    return np.asarray(np.interp(hours, seconds / SECONDS_PER_HOUR, steps, right=np.nan))
 
 
 def hours_at_step(timing: Timing, step: float) -> float:

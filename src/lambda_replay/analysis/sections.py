@@ -12,11 +12,12 @@ from lambda_replay.analysis.graphics import Domain, interval_bar, padded, run_st
 from lambda_replay.analysis.pairs import Pair
 from lambda_replay.analysis.palette import ArmStyle
 from lambda_replay.analysis.statistics import Estimate, MedianTime
-from lambda_replay.analysis.summary import ArmAggregate, ArmSummary, EnvironmentSummary, StudySummary
-from lambda_replay.analysis.tables import slug
+from lambda_replay.analysis.summary import AXES, ArmAggregate, ArmSummary, EnvironmentSummary, StudySummary
+from lambda_replay.config import environment_directory
 
 Styles = Mapping[str, ArmStyle]
 PROBABILITIES: Domain = (-0.06, 1.06)
+ENOUGH_RUNS = 20  # of an arm; with fewer, bootstrap intervals of a probability miss the truth more often than they say
 SIGNS: Mapping[wording.Verdict, str] = {"above": "▲", "below": "▼"}
 
 
@@ -27,7 +28,7 @@ def header(summary: StudySummary) -> str:
         wording.count(len(study.environments), "environment"),
         wording.count(len(study.arms), "arm"),
         wording.count(len(study.seeds), "seed"),
-        f"{study.steps:,} steps per run",
+        f"{'' if study.has_one_length else 'up to '}{study.steps:,} steps per run",
         f"baseline <b>{escape(study.baseline)}</b>",
     ]
     return f"""<header>
@@ -35,6 +36,7 @@ def header(summary: StudySummary) -> str:
 <h1>{escape(study.name)}</h1>
 <p class="facts">{" · ".join(facts)}</p>
 {_state(summary)}
+{_differences(summary)}
 </header>"""
 
 
@@ -82,8 +84,15 @@ higher than a run of {baseline} in the same environment; 0.5 is a draw. Bars are
 <td class="graphic">{scale((0.0, 0.5, 1.0), PROBABILITIES)}</td><td></td></tr></tfoot>
 </table></div>
 {_not_aggregated(summary)}
+{_note(wording.unlearnt_sentence(summary))}
 {file_links("aggregate")}
 </section>"""
+
+
+def files_of_all(summary: StudySummary) -> str:
+    """Links to the figures that show every environment."""
+    axes = [axis for axis in AXES if sum(environment.has_curves(axis) for environment in summary.environments) > 1]
+    return file_links(*(f"all-{axis}" for axis in axes))
 
 
 def pairs_section(pairs: Sequence[Pair], styles: Styles) -> str:
@@ -93,19 +102,19 @@ def pairs_section(pairs: Sequence[Pair], styles: Styles) -> str:
     chances = {(pair.arm, pair.other): pair.probability for pair in pairs}
     chances |= {(other, arm): chance.complement for (arm, other), chance in chances.items()}
     arms = list(dict.fromkeys(arm for arm, _ in chances))
+    is_enough = min(pair.runs for pair in pairs) >= ENOUGH_RUNS
     columns = "".join(f'<th scope="col">{_name(arm, styles[arm])}</th>' for arm in arms)
     rows = [
         f'<tr><th scope="row">{_name(arm, styles[arm])}</th>'
-        + "".join(_pair_cell(arm, other, chances.get((arm, other))) for other in arms)
+        + "".join(_pair_cell(arm, other, chances.get((arm, other)), is_marked=is_enough) for other in arms)
         + "</tr>"
         for arm in arms
     ]
     return f"""<section id="pairs">
 <h2>Every pair of arms</h2>
 <p class="note">The probability that a run of the row’s arm scores higher than a run of the column’s in the same
-environment, averaged over environments; arms stand in the order of their interquartile means. ▲ and ▼: the 95%
-bootstrap interval, below the number, lies wholly above or below 0.5.
-{wording.expected_by_chance(len(pairs), "pair")}</p>
+environment, averaged over environments; arms stand in the order of their interquartile means. Below it stands the 95%
+bootstrap interval. {wording.pair_marks(len(pairs), ENOUGH_RUNS, is_marked=is_enough)}</p>
 <div class="scroll"><table class="pairs">
 <thead><tr><th scope="col">Arm</th>{columns}</tr></thead>
 <tbody>
@@ -137,7 +146,7 @@ def toolbar(summary: StudySummary, styles: Styles) -> str:
 def panel(summary: StudySummary, index: int, styles: Styles) -> str:
     """One environment: the place for its chart, which report.js draws, and its table."""
     environment, baseline = summary.environments[index], escape(summary.study.baseline)
-    name = slug(environment.environment)
+    name = environment_directory(environment.environment)
     threshold = wording.number(environment.threshold, wording.decimals_of(environment))
     rows = [_arm_row(arm, environment, styles[arm.arm]) for arm in environment.arms]
     figures = [f"{name}-{axis}" for axis in environment.grids if environment.has_curves(axis)]
@@ -198,6 +207,11 @@ def _state(summary: StudySummary) -> str:
     return f'<div class="callout">{bar}<p>{sentences}</p></div>'
 
 
+def _differences(summary: StudySummary) -> str:
+    sentences = " ".join(wording.provenance_sentences(summary))
+    return f'<div class="callout"><p>{escape(sentences)}</p></div>' if sentences else ""
+
+
 def _name(arm: str, style: ArmStyle) -> str:
     return f"{swatch(style)}{escape(arm)}"
 
@@ -228,10 +242,11 @@ def _score_cell(arm: ArmSummary, environment: EnvironmentSummary) -> str:
     return f"<td>{text}{_mark(arm)}{part}</td>"
 
 
-def _pair_cell(arm: str, other: str, chance: Estimate | None) -> str:
+def _pair_cell(arm: str, other: str, chance: Estimate | None, *, is_marked: bool) -> str:
     if chance is None:
         return '<td class="absent"></td>'
-    number, mark = wording.number(chance.value, 2), _sign(wording.verdict(chance, 0.5), escape(other))
+    number = wording.number(chance.value, 2)
+    mark = _sign(wording.verdict(chance, 0.5) if is_marked else "unknown", escape(other))
     title = f"{escape(arm)} against {escape(other)}"
     return f'<td title="{title}">{number}{mark}{_small_interval(chance, 2)}</td>'
 
@@ -266,7 +281,11 @@ def _not_aggregated(summary: StudySummary) -> str:
     if not absent:
         return ""
     names = wording.listed([wording.bold(arm) for arm in absent])
-    return f'<p class="note">Not here, for want of a finished run in every environment: {names}.</p>'
+    return _note(f"Not here, for want of a finished run in every environment: {names}.")
+
+
+def _note(sentence: str) -> str:
+    return f'<p class="note">{sentence}</p>' if sentence else ""
 
 
 def _arm_row(arm: ArmSummary, environment: EnvironmentSummary, style: ArmStyle) -> str:

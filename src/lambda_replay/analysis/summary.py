@@ -15,11 +15,11 @@ from lambda_replay.analysis.records import (
     RunRecord,
     StudyData,
     config_differences,
-    flatten,
     read_run,
     varying_settings,
 )
 from lambda_replay.analysis.statistics import Estimate, MedianTime
+from lambda_replay.config import flatten
 from lambda_replay.data import Floats, Integers
 
 Axis = Literal["steps", "hours"]
@@ -47,6 +47,7 @@ class RunSummary:
     num_episodes: int
     final_score: float  # last 100 episodes so far
     area: float  # mean height of the curve; NaN until the run has finished
+    to_threshold: Mapping[Axis, float]  # NaN where it has not got there
     curve: Floats  # [G]  over steps
     settings: Mapping[str, Any]  # what sets its config apart
     provenance: Mapping[str, Any]
@@ -88,8 +89,8 @@ class EnvironmentSummary:
 
     environment: str
     grids: Mapping[Axis, Floats]  # [G] each
-    random_score: float  # of uniformly random play
-    threshold: float  # score whose reaching is timed
+    random_scores: Floats  # [runs]  of uniformly random play
+    threshold: float  # score whose reaching is timed; NaN without one
     arms: tuple[ArmSummary, ...]
 
     def has_curves(self, axis: Axis) -> bool:
@@ -104,6 +105,26 @@ class EnvironmentSummary:
         ready = [arm for arm in self.arms if len(arm.final_scores)]
         return max(ready, key=lambda arm: arm.final.value, default=None)
 
+    @property
+    def is_learnt(self) -> bool:
+        """Whether the best arm is above random play by more than three standard errors, pooled over arms."""
+        if self.best is None:
+            return False
+        gain = self.best.final.value - float(self.random_scores.mean())
+        variances = [np.var(arm.final_scores, ddof=1) for arm in self.arms if len(arm.final_scores) > 1]
+        error = math.sqrt(np.mean(variances) / len(self.best.final_scores)) if variances else 0.0
+        return gain > 3 * error
+
+    def lead(self, baseline: str) -> Estimate | None:
+        """The best arm minus the baseline, with an interval that knows of how many arms it is the best.
+
+        None where the baseline is the best, or one of the two is missing.
+        """
+        best, compared = self.best, [arm for arm in self.arms if arm.comparison is not None]
+        if best is None or best.comparison is None:
+            return None
+        return statistics.difference_of_means(best.final_scores, self.arm(baseline).final_scores, len(compared))
+
 
 @dataclass(frozen=True)
 class ArmAggregate:
@@ -116,11 +137,19 @@ class ArmAggregate:
 
 @dataclass(frozen=True, eq=False)
 class StudySummary:
-    """A study in numbers. An arm enters ``aggregates`` (best first) once it has a finished run in every environment."""
+    """A study in numbers.
+
+    An arm enters ``aggregates`` (best first) once it has a finished run in every environment; environments in which no
+    arm has learnt anything are left out of them.
+    """
 
     study: StudyData
     environments: tuple[EnvironmentSummary, ...]
     aggregates: tuple[ArmAggregate, ...]
+
+    @property
+    def aggregated(self) -> tuple[EnvironmentSummary, ...]:
+        return tuple(environment for environment in self.environments if environment.is_learnt)
 
     @property
     def num_finished(self) -> int:
@@ -138,12 +167,13 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     runs = {arm: [read_run(record) for record in study.runs_of(environment, arm)] for arm in study.arms}
     everyone = [run for arm_runs in runs.values() for run in arm_runs]
     finals = {arm: final_scores(arm_runs) for arm, arm_runs in runs.items()}
-    threshold = study.thresholds.get(environment, _mean_of(finals[study.baseline]).value)
+    random_scores = random_play(everyone)
+    threshold = study.thresholds.get(environment, _above(finals[study.baseline], random_scores))
     most_hours = max((_hours(run) for run in everyone if len(run.timing.steps)), default=0.0)
     grids: dict[Axis, Floats] = {"steps": _grid(study.steps), "hours": _grid(most_hours)}
     varying = varying_settings(run.config for run in everyone if run.config)
     summaries = {
-        arm: tuple(summarise_run(run, study, grids["steps"], varying) for run in arm_runs)
+        arm: tuple(summarise_run(run, study, threshold, grids["steps"], varying) for run in arm_runs)
         for arm, arm_runs in runs.items()
     }
     arms = [
@@ -155,24 +185,25 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
             final=_mean_of(finals[arm]),
             area=_mean_of(np.array([_area(run, study.steps) for run in arm_runs])),
             comparison=None if arm == study.baseline else compare(finals[arm], finals[study.baseline]),
-            to_threshold=times_to_threshold(arm_runs, threshold, study.steps),
+            to_threshold=median_times(summaries[arm], threshold),
         )
         for arm, arm_runs in runs.items()
     ]
-    return EnvironmentSummary(environment, grids, _random_score(everyone), threshold, tuple(arms))
+    return EnvironmentSummary(environment, grids, random_scores, threshold, tuple(arms))
 
 
-def summarise_run(run: Run, study: StudyData, grid: Floats, varying: set[str]) -> RunSummary:
+def summarise_run(run: Run, study: StudyData, threshold: float, grid: Floats, varying: set[str]) -> RunSummary:
     """The numbers of one run, its curve at the steps of a grid [G].
 
     Its settings are those that differ from the study's defaults. Where the study gives no defaults for the environment,
-    they are those in which the study's runs differ.
+    they are those in which the study's runs differ. Its config stands in the provenance too, and is left out there.
     """
     defaults = study.defaults.get(run.record.environment)
     if defaults is None:
         settings = {name: value for name, value in flatten(run.config).items() if name in varying}
     else:
         settings = config_differences(run.config, defaults)
+    arrival = scores.steps_to_threshold(run.episodes, threshold)
     return RunSummary(
         record=run.record,
         reached=scores.reached_step(run, study.steps),
@@ -180,10 +211,21 @@ def summarise_run(run: Run, study: StudyData, grid: Floats, varying: set[str]) -
         num_episodes=len(run.episodes.steps),
         final_score=scores.final_score(run.episodes),
         area=_area(run, study.steps),
+        to_threshold={
+            "steps": math.nan if arrival is None else arrival,
+            "hours": math.nan if arrival is None else scores.hours_at_step(run.timing, arrival),
+        },
         curve=scores.learning_curve(run.episodes, grid, scores.reached_step(run, study.steps)),
         settings=settings,
-        provenance=flatten(run.provenance),
+        provenance=flatten({name: value for name, value in run.provenance.items() if name != "config"}),
     )
+
+
+def random_play(runs: Sequence[Run]) -> Floats:
+    """Mean score of each run before memory.start, when every agent plays uniformly at random [runs with a game]."""
+    starts = [int(run.config.get("memory", {}).get("start", 0)) for run in runs]
+    known = np.array([scores.random_play_score(run.episodes, start) for run, start in zip(runs, starts, strict=True)])
+    return known[~np.isnan(known)]
 
 
 def final_scores(runs: Sequence[Run]) -> Floats:
@@ -215,20 +257,17 @@ def compare_over_environments(tasks: Sequence[Floats], baseline: Sequence[Floats
     return statistics.probability_of_improvement(tasks, baseline, _generator())
 
 
-def times_to_threshold(runs: Sequence[Run], threshold: float, steps: int) -> dict[Axis, MedianTime]:
+def median_times(runs: Sequence[RunSummary], threshold: float) -> dict[Axis, MedianTime]:
     """Median steps and hours to the threshold; a run that has not reached it counts with what it has done so far."""
-    started = [run for run in runs if len(run.episodes.steps) and not math.isnan(threshold)]
-    arrivals = [scores.steps_to_threshold(run.episodes, threshold) for run in started]
-    is_reached = np.array([arrival is not None for arrival in arrivals], dtype=bool)
-    ends = [
-        scores.reached_step(run, steps) if arrival is None else arrival
-        for run, arrival in zip(started, arrivals, strict=True)
-    ]
-    hours = np.array([scores.hours_at_step(run.timing, end) for run, end in zip(started, ends, strict=True)])
-    timed = ~np.isnan(hours)
+    started = [run for run in runs if run.num_episodes and not math.isnan(threshold)]
+    is_reached = np.array([not math.isnan(run.to_threshold["steps"]) for run in started], dtype=bool)
+    ends = [(run.to_threshold["steps"], run.to_threshold["hours"]) for run in started]
+    so_far = [(float(run.reached), run.hours) for run in started]
+    times = np.where(is_reached[:, None], ends, so_far).reshape(len(started), 2)  # [runs, 2]
+    timed = ~np.isnan(times[:, 1])
     return {
-        "steps": statistics.median_time(np.array(ends, dtype=np.float64), is_reached),
-        "hours": statistics.median_time(hours[timed], is_reached[timed]),
+        "steps": statistics.median_time(times[:, 0], is_reached),
+        "hours": statistics.median_time(times[timed, 1], is_reached[timed]),
     }
 
 
@@ -236,33 +275,39 @@ def aggregate(
     environments: Sequence[EnvironmentSummary], arms: Sequence[str], baseline: str
 ) -> tuple[ArmAggregate, ...]:
     """Interquartile mean and probability of improvement of each arm that has a finished run everywhere, best first."""
-    tasks = {arm: [normalised_finals(environment, arm) for environment in environments] for arm in arms}
-    complete = {arm: finals for arm, finals in tasks.items() if all(len(scores) for scores in finals)}
+    learnt = [environment for environment in environments if environment.is_learnt]
+    complete = [arm for arm in arms if all(len(environment.arm(arm).final_scores) for environment in environments)]
+    tasks = {arm: [normalised_finals(environment, arm) for environment in learnt] for arm in complete}
     aggregates = [
         ArmAggregate(
             arm=arm,
             interquartile_mean=statistics.interquartile_mean(finals, _generator()),
             probability=(
-                None
-                if arm == baseline or baseline not in complete
-                else compare_over_environments(finals, complete[baseline])
+                None if arm == baseline or baseline not in tasks else compare_over_environments(finals, tasks[baseline])
             ),
         )
-        for arm, finals in complete.items()
+        for arm, finals in tasks.items()
+        if learnt
     ]
     return tuple(sorted(aggregates, key=lambda result: -result.interquartile_mean.value))
 
 
 def normalised_finals(environment: EnvironmentSummary, arm: str) -> Floats:
     """Final scores between random play (0) and the best arm's mean (1)."""
-    best = environment.best
-    high = math.nan if best is None else best.final.value
-    return statistics.normalise(environment.arm(arm).final_scores, environment.random_score, high)
+    assert environment.best is not None
+    low, high = float(environment.random_scores.mean()), environment.best.final.value
+    return statistics.normalise(environment.arm(arm).final_scores, low, high)
 
 
 def _mean_of(values: Floats) -> Mean:
     mean, standard_error, _ = statistics.mean_and_standard_error(values)
     return Mean(float(mean), float(standard_error))
+
+
+def _above(finals: Floats, random_scores: Floats) -> float:
+    """The mean of the baseline's final scores as a threshold; NaN where random play reaches it as well."""
+    mean = _mean_of(finals).value
+    return mean if mean > _mean_of(random_scores).value else math.nan
 
 
 def _mean_curve(values: Floats) -> Curve:
@@ -274,13 +319,6 @@ def _area(run: Run, steps: int) -> float:
     if run.record.state != "finished":
         return math.nan
     return scores.area_under_curve(run.episodes, scores.reached_step(run, steps))
-
-
-def _random_score(runs: Sequence[Run]) -> float:
-    """Mean over runs; before memory.start every agent plays uniformly at random."""
-    starts = [int(run.config.get("memory", {}).get("start", 0)) for run in runs]
-    known = [scores.random_play_score(run.episodes, start) for run, start in zip(runs, starts, strict=True)]
-    return _mean_of(np.array(known)).value
 
 
 def _hours(run: Run) -> float:

@@ -14,11 +14,6 @@ from lambda_replay.analysis.statistics import Estimate
 from lambda_replay.analysis.summary import Axis, EnvironmentSummary, StudySummary
 
 
-def slug(environment: str) -> str:
-    """A file name for an environment: minatar/breakout -> minatar-breakout."""
-    return "".join(character if character.isalnum() or character in "-_." else "-" for character in environment)
-
-
 def curve_rows(environments: Sequence[EnvironmentSummary], axis: Axis) -> list[list[object]]:
     """The numbers behind curves, with a header."""
     rows: list[list[object]] = [["environment", "arm", axis, "mean", "standard_error", "runs"]]
@@ -72,11 +67,13 @@ def seed_rows(summary: StudySummary) -> list[list[object]]:
 def run_rows(summary: StudySummary) -> list[list[object]]:
     """The numbers of every run, with a header."""
     numbered = ["steps", "hours", "episodes", "final_score", "area_under_curve"]
+    numbered += ["threshold", "steps_to_threshold", "hours_to_threshold"]
     rows: list[list[object]] = [["environment", "arm", "seed", "state", *numbered, "commit"]]
     for environment in summary.environments:
         for run in (run for arm in environment.arms for run in arm.runs):
             record = run.record
-            numbers = map(_plain, (run.reached, run.hours, run.num_episodes, run.final_score, run.area))
+            times = (environment.threshold, *run.to_threshold.values())
+            numbers = map(_plain, (run.reached, run.hours, run.num_episodes, run.final_score, run.area, *times))
             commit = run.provenance.get("commit") or ""
             rows.append([record.environment, record.arm, record.seed, record.state, *numbers, commit])
     return rows
@@ -94,8 +91,8 @@ def _ends(estimate: Estimate) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """Four figures, as many as a noisy curve deserves; empty for an unknown number."""
-    return "" if math.isnan(value) else f"{value:.4g}"
+    """Five figures, more than a noisy curve deserves; empty for an unknown number."""
+    return "" if math.isnan(value) else f"{value:.5g}"
 
 
 def _plain(value: float) -> str:

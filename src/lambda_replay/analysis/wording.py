@@ -17,6 +17,7 @@ from lambda_replay.analysis.summary import ArmSummary, EnvironmentSummary, Mean,
 
 Verdict = Literal["above", "below", "unclear", "unknown"]
 UNKNOWN = "–"
+SAME_EVERYWHERE = ("commit", "versions.", "python", "platform", "processor")  # in the provenance of a study's runs
 
 
 def decimals_for(largest: float) -> int:
@@ -114,7 +115,8 @@ def state_sentences(summary: StudySummary) -> list[str]:
     sentences = [f"{summary.num_finished} of {count(total, 'run')} have finished ({others})."]
     if summary.num_finished:
         sentences.append(
-            "Scores and tables are of the finished runs; curves also show the others as far as they have got."
+            "Scores are of the finished runs; curves, and steps and time to a score, also count the others as far as "
+            "they have got."
         )
     missing = missing_arms(summary)
     if missing:
@@ -138,8 +140,11 @@ def missing_arms(summary: StudySummary) -> list[str]:
 
 def overall_sentences(summary: StudySummary) -> list[str]:
     """Which arm is best over all environments, by how much and how surely."""
-    if not summary.aggregates:
-        return ["No arm has a finished run in every environment yet, so there is no overall comparison."]
+    if not summary.aggregates and summary.num_finished and not summary.aggregated:
+        return ["No arm scores clearly above random play in any environment, so there is nothing to compare overall."]
+    if len(summary.aggregates) < 2:
+        who = f"Only {bold(summary.aggregates[0].arm)}" if summary.aggregates else "No arm"
+        return [f"{who} has a finished run in every environment, so there is no overall comparison."]
     best, *others = summary.aggregates
     ready = f"Of the {len(summary.aggregates)} arms with finished runs in every environment, "
     scope = "" if len(summary.aggregates) == len(summary.study.arms) else ready
@@ -148,7 +153,7 @@ def overall_sentences(summary: StudySummary) -> list[str]:
     )
     baseline = next((other for other in others if other.arm == summary.study.baseline), None)
     if best.arm == summary.study.baseline:
-        lead += "; it is the baseline, so no other arm improves on it overall"
+        lead += "; it is the baseline, and no other arm has a higher one"
     elif baseline is not None:
         lead += f"; the baseline {bold(baseline.arm)} has {_with_range(baseline.interquartile_mean)}"
     sentences = [lead + "."]
@@ -162,8 +167,39 @@ def overall_sentences(summary: StudySummary) -> list[str]:
 
 def chance_sentence(summary: StudySummary) -> str:
     """How many of the signs would be there by chance."""
-    comparisons = sum(arm.comparison is not None for env in summary.environments for arm in env.arms)
+    found = [arm.comparison for environment in summary.environments for arm in environment.arms]
+    comparisons = sum(comparison is not None and comparison.difference.has_interval for comparison in found)
     return expected_by_chance(comparisons, "comparison") if comparisons else ""
+
+
+def pair_marks(pairs: int, enough: int, *, is_marked: bool) -> str:
+    """What the signs in the table of pairs mean, or why there are none."""
+    if not is_marked:
+        return f"Nothing is marked: with fewer than {enough} runs of an arm such intervals are too narrow."
+    return f"▲ and ▼: it lies wholly above or below 0.5. {expected_by_chance(pairs, 'pair')}"
+
+
+def unlearnt_sentence(summary: StudySummary) -> str:
+    """Which environments the numbers over all of them leave out; empty when none."""
+    absent = [env.environment for env in summary.environments if env.best is not None and not env.is_learnt]
+    if not absent:
+        return ""
+    return f"Left out, since no arm scores clearly above random play there: {listed([bold(name) for name in absent])}."
+
+
+def provenance_sentences(summary: StudySummary) -> list[str]:
+    """What sets runs apart that should differ in their settings alone; empty when nothing does."""
+    known = [run.provenance for env in summary.environments for arm in env.arms for run in arm.runs if run.provenance]
+    names = dict.fromkeys(name for provenance in known for name in provenance if name.startswith(SAME_EVERYWHERE))
+    differing = [
+        name.removeprefix("versions.") for name in names if len({str(values.get(name)) for values in known}) > 1
+    ]
+    noted = sum(bool(provenance.get("notes")) for provenance in known)
+    sentences = [f"Runs differ in more than their settings: {listed(differing)}."] if differing else []
+    if noted:
+        words = "run has notes: see its provenance" if noted == 1 else "runs have notes: see their provenance"
+        sentences.append(f"{noted} {words}.")
+    return sentences
 
 
 def expected_by_chance(comparisons: int, singular: str) -> str:
@@ -177,24 +213,27 @@ def method(summary: StudySummary) -> list[tuple[str, str]]:
         (
             "Final score",
             f"Mean score of a run’s last {WINDOW} whole episodes, unclipped, as in Daley &amp; Amato (2019); then the "
-            "mean over runs ± its standard error. The arm named first is chosen for its score, which flatters it.",
+            "mean over runs ± its standard error. The arm named first is chosen for its score, which flatters it; the "
+            "interval beside its name in the summary is widened for that (Bonferroni, over the arms compared).",
         ),
         ("Mean over training", "Area under a run’s learning curve divided by its steps; then the mean over runs."),
         (
             f"Difference from {baseline}",
-            "Difference of the mean final scores with Welch’s 95% confidence interval.",
+            "Difference of the mean final scores with Welch’s 95% confidence interval, each comparison by itself.",
         ),
         (
             "Better with probability",
             "Share of pairs, one run of the arm and one of the baseline, in which the arm’s run scores higher; a tie "
             "counts half (Mann and Whitney’s U). Over all environments it is the mean of theirs. Where every pair "
-            "agrees the bootstrap finds no spread: 1.00 to 1.00 speaks of these runs, not of all that might be made.",
+            "agrees the bootstrap finds no spread: 1.00 to 1.00 speaks of these runs, not of all that might be made. "
+            "With a handful of runs its intervals are too narrow.",
         ),
         (
             "Interquartile mean",
             "Mean of the middle half of the normalised final scores of all runs (Agarwal et al. 2021). "
             f"Intervals: {RESAMPLES:,} bootstrap resamples of runs within each environment, with a fixed seed. The "
-            "two ends of the normalisation are taken as exact, and they move when arms are added.",
+            "two ends of the normalisation are taken as exact, and they move when arms are added. Environments are "
+            "left out where the best arm is not above random play by three standard errors.",
         ),
         (
             "Steps and time to a score",
@@ -217,23 +256,30 @@ def environment_sentence(environment: EnvironmentSummary, baseline: str) -> str:
     digits = decimals_of(environment)
     runs = count(len(best.final_scores), "run")
     text = f"{bold(best.arm)} is first with {mean_and_error(best.final, digits)} ({runs})"
+    if sum(len(arm.final_scores) > 0 for arm in environment.arms) == 1:
+        return f"{bold(best.arm)} alone has finished runs, with {mean_and_error(best.final, digits)} ({runs})."
     if best.arm == baseline:
-        return f"{text}; no arm improves on the baseline."
-    if best.comparison is None:
+        return f"{text}; it is the baseline, and no arm has a higher mean."
+    lead = environment.lead(baseline)
+    if lead is None:
         return f"{text}; the baseline {bold(baseline)} has no finished run yet."
-    return f"{text}, {_difference(best.comparison.difference, baseline, digits)}.{_speed(best, environment, baseline)}"
+    compared = sum(arm.comparison is not None for arm in environment.arms)
+    return f"{text}, {_difference(lead, compared, baseline, digits)}.{_speed(best, environment, baseline)}"
 
 
-def _difference(difference: Estimate, baseline: str, digits: int) -> str:
+def _difference(difference: Estimate, compared: int, baseline: str, digits: int) -> str:
     amount = f"{number(difference.value, digits)} above {bold(baseline)}"
     if not difference.has_interval:
         return f"{amount}, but one run on a side says nothing about chance"
     sure = "a clear gain" if difference.low > 0 else "which may be chance"
-    return f"{amount} (95% interval {interval(difference, digits)}): {sure}"
+    widened = f", as the best of {compared}" if compared > 1 else ""
+    return f"{amount} (95% interval{widened}: {interval(difference, digits)}), {sure}"
 
 
 def threshold_meaning(environment: EnvironmentSummary, baseline: str) -> str:
     """What the timed score is."""
+    if math.isnan(environment.threshold):
+        return ""
     is_final = environment.threshold == environment.arm(baseline).final.value
     return f"final score of {baseline}" if is_final else "threshold of the study"
 

@@ -137,7 +137,7 @@ def split_path(arguments: list[str], command: str, what: str = "RUN") -> tuple[P
     if arguments and not arguments[0].startswith("-"):
         return Path(arguments[0]), arguments[1:]
     if {"-h", "--help"}.isdisjoint(arguments):
-        raise ConfigError(f"name what it is about: lambda-replay {command} {what}.")
+        raise ConfigError(f"{what} comes first: lambda-replay {command} {what}, then the options.")
     return None, arguments
 
 

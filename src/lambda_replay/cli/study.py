@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import shlex
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,10 +21,11 @@ from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.studies.cluster import run_on_ray
 from lambda_replay.studies.execute import (
-    check_environments,
     check_room,
+    check_runs,
     default_workers,
     lock_study,
+    most_threads,
     run_locally,
     tidy_finished,
 )
@@ -47,8 +50,8 @@ class RunOptions:
     out: Path = OUT  # the study lies in studies/NAME below it; with --ray a directory that all nodes share
     workers: int | None = None  # runs side by side on this machine; by default its cores / the config's threads
     ray: str | None = None  # address of an existing Ray cluster, host:port or auto; by default this machine alone
-    cpus_per_run: float = 1.0  # with --ray: CPUs that each run takes
-    gpus_per_run: float = 0.0  # with --ray: GPUs that each run takes
+    cpus_per_run: float | None = None  # with --ray: CPUs that each run takes; by default the config's threads
+    gpus_per_run: float | None = None  # with --ray: GPUs that each run takes; by default none
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,9 @@ def run(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "study run", "FILE")
     options = parse(RunOptions, rest, usage="lambda-replay study run FILE")
-    _check_options(options, rest)
+    _check_options(options)
     study, layout = _read(path, options.out)
-    needs = check_environments(study)
+    needs = check_runs(study)
     lock = lock_study(layout)
     try:
         tidy_finished(study, layout)
@@ -98,14 +101,15 @@ def _run(arguments: list[str]) -> int:
     return _close(layout, statuses)
 
 
-def _check_options(options: RunOptions, arguments: list[str]) -> None:
+def _check_options(options: RunOptions) -> None:
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers is {options.workers}; give 1 or more.")
     if options.ray is not None and options.workers is not None:
         raise ConfigError("--workers is for this machine; with --ray the cluster's resources decide: --cpus-per-run.")
-    if options.ray is None and any(argument.startswith(("--cpus-per", "--gpus-per")) for argument in arguments):
+    cpus, gpus = options.cpus_per_run, options.gpus_per_run
+    if options.ray is None and (cpus is not None or gpus is not None):
         raise ConfigError("--cpus-per-run and --gpus-per-run belong to --ray; use --workers on this machine.")
-    if options.cpus_per_run <= 0 or options.gpus_per_run < 0:
+    if (cpus is not None and not 0 < cpus < math.inf) or (gpus is not None and not 0 <= gpus < math.inf):
         raise ConfigError("--cpus-per-run takes a number above 0, --gpus-per-run one of 0 or more.")
 
 
@@ -125,8 +129,8 @@ def _conduct(study: Study, layout: Layout, options: RunOptions, workers: int) ->
             study,
             layout,
             address=options.ray,
-            cpus_per_run=options.cpus_per_run,
-            gpus_per_run=options.gpus_per_run,
+            cpus_per_run=most_threads(study) if options.cpus_per_run is None else options.cpus_per_run,
+            gpus_per_run=options.gpus_per_run or 0.0,
         )
     display = StudyDisplay(study, workers if options.ray is None else None, Console())
     with contextlib.closing(running), display:
@@ -140,7 +144,7 @@ def _how_to_go_on(study: Study, layout: Layout, arguments: list[str]) -> str:
     finished = count_states(read_status(study, layout))["finished"]
     return (
         f"stopped with {finished} of {len(study.runs)} runs done, the others can be resumed; "
-        f"go on with: lambda-replay study run {' '.join(arguments)}"
+        f"go on with: lambda-replay study run {shlex.join(arguments)}"
     )
 
 
@@ -209,7 +213,8 @@ def _report(arguments: list[str]) -> int:
     statuses = read_status(study, layout)
     if not layout.directory.exists():
         raise ConfigError(
-            f"there is nothing to report in {layout.directory}; begin with: lambda-replay study run {path}"
+            f"there is nothing to report in {layout.directory}; "
+            f"begin with: lambda-replay study run {shlex.join(arguments)}"
         )
     write_study_report(study, layout, statuses)
     print(f"{layout.report}: {count_states(statuses)['finished']} of {len(statuses)} runs are done")
@@ -245,4 +250,5 @@ def as_study_data(study: Study, statuses: Sequence[RunStatus]) -> StudyData:
         ),
         defaults={environment: to_dict(config) for environment, config in study.defaults.items()},
         thresholds=study.thresholds,
+        has_one_length=len({run.config.steps for run in study.runs}) == 1,
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +18,7 @@ from lambda_replay.cli.words import duration, number
 from lambda_replay.studies.plan import Study
 from lambda_replay.studies.status import RunStatus, State, seconds_left
 
+UNLIMITED = 10_000  # columns; wider than any table
 READ_EVERY = 1.0  # seconds between two looks at the runs' files
 PLAIN_EVERY = 60.0  # seconds between plain lines when nothing begins or ends
 MARKS: dict[State, tuple[str, str]] = {
@@ -107,7 +110,7 @@ def count_states(statuses: Sequence[RunStatus]) -> dict[State, int]:
 
 def render_study(study: Study, statuses: Sequence[RunStatus], left: float | None) -> RenderableType:
     """Headline, a mark for every run, and what is running or failed."""
-    parts: list[RenderableType] = [Text(summary_line(study, statuses, left), style="bold"), _overview(study, statuses)]
+    parts: list[RenderableType] = [Text(summary_line(study, statuses, left), style="bold"), _Overview(study, statuses)]
     parts.append(Text.assemble(*(part for state in WORDS for part in _legend(state))))
     running = [status for status in statuses if status.state == "running"]
     if running:
@@ -123,18 +126,39 @@ def _legend(state: State) -> list[tuple[str, str]]:
     return [(f"{mark} ", style), (f"{WORDS[state]}   ", "dim")]
 
 
-def _overview(study: Study, statuses: Sequence[RunStatus]) -> Table:
-    """Arms × environments; in each cell one mark for each seed."""
-    cells: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for status in statuses:
-        cells.setdefault((status.run.arm, status.run.environment), []).append(MARKS[status.state])
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("arm", no_wrap=True)
-    for environment in study.environments:
-        table.add_column(environment.replace("/", "/\n"), no_wrap=True)  # narrower, so that whole names are seen
-    for arm in study.arms:
-        table.add_row(arm, *(Text.assemble(*cells.get((arm, env), [])) for env in study.environments))
-    return table
+@dataclass(frozen=True)
+class _Overview:
+    """Arms × environments; in each cell one mark for each seed, or a number of each where that would be too wide."""
+
+    study: Study
+    statuses: Sequence[RunStatus]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table(_marks)
+        fits = Measurement.get(console, options.update(width=UNLIMITED), table).maximum <= options.max_width
+        yield table if fits else self._table(_numbers)
+
+    def _table(self, cell: Callable[[Sequence[State]], Text]) -> Table:
+        states: dict[tuple[str, str], list[State]] = {}
+        for status in self.statuses:
+            states.setdefault((status.run.arm, status.run.environment), []).append(status.state)
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("arm", overflow="fold")
+        for environment in self.study.environments:
+            table.add_column(environment.replace("/", "/\n"), overflow="fold")  # narrower, so that whole names are seen
+        for arm in self.study.arms:
+            table.add_row(arm, *(cell(states.get((arm, env), [])) for env in self.study.environments))
+        return table
+
+
+def _marks(states: Sequence[State]) -> Text:
+    return Text.assemble(*(MARKS[state] for state in states))
+
+
+def _numbers(states: Sequence[State]) -> Text:
+    """●3 ◐1 ○6."""
+    counts = [(f"{MARKS[state][0]}{states.count(state)} ", MARKS[state][1]) for state in WORDS if state in states]
+    return Text.assemble(*counts)
 
 
 def _progress(running: Sequence[RunStatus]) -> Table:
@@ -143,8 +167,8 @@ def _progress(running: Sequence[RunStatus]) -> Table:
         steps = status.run.config.steps
         speed = status.timed_step / status.seconds if status.seconds else None
         table.add_row(
-            Text(status.run.label, no_wrap=True),
-            ProgressBar(total=steps, completed=status.step, width=20),
+            status.run.label,
+            ProgressBar(total=steps, completed=status.step, width=12),
             f"{100 * status.step // steps} %",
             Text(f"{number(speed)} steps/s", style="dim"),
             Text(f"score {number(status.score)}", style="dim"),

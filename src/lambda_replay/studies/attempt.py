@@ -25,6 +25,7 @@ from lambda_replay.studies.plan import PlannedRun
 ATTEMPTS = 2  # a failed run is tried once more
 SECONDS_TO_FREE = 120.0  # for the process of a lost starter to stop; a network file system frees its locks after 90
 SECONDS_TO_STOP = 30.0  # before a process that does not stop is killed; its run stays resumable all the same
+BUSY = "another process is at work on it; give the command again when that is done."
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -49,9 +50,6 @@ class Attempt:
 
     def is_running(self) -> bool:
         return self._process.poll() is None
-
-    def wait(self) -> None:
-        self._process.wait()
 
     def close(self) -> str | None:
         """Tidy up after the process ended; why the run is not finished, in one sentence, or None if it is."""
@@ -99,12 +97,11 @@ def record_failure(run: PlannedRun, layout: Layout, reason: str, attempts: int) 
 
 
 def _prepare(run: PlannedRun, layout: Layout) -> list[str]:
-    """Bring the run's directory into a state to go on from; the arguments that do it."""
+    """Bring the run's directory, which must be free, into a state to go on from; the arguments that do it."""
     path, config = layout.run(run), layout.config(run)
     layout.failure(run).unlink(missing_ok=True)
     _write_json(config, to_dict(run.config))
     if path.exists():
-        _wait_until_free(path)
         has_begun = (path / CONFIG).exists()
         if has_begun and run.config.checkpoint_every > 0:
             return ["resume", str(path)]
@@ -112,17 +109,24 @@ def _prepare(run: PlannedRun, layout: Layout) -> list[str]:
     return ["train", "--config", str(config), "--out", str(path)]
 
 
-def _wait_until_free(path: Path) -> None:
+def is_free(path: Path) -> bool:
+    """Whether nobody is at work on a run directory, which need not be there."""
+    if not path.exists():
+        return True
+    try:
+        RunLock(path).release()
+    except ConfigError:
+        return False
+    return True
+
+
+def wait_until_free(path: Path) -> None:
     """Wait for the process of an earlier starter, which stops by itself."""
     deadline = time.monotonic() + SECONDS_TO_FREE
-    while True:
-        try:
-            RunLock(path).release()
-            return
-        except ConfigError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+    while not is_free(path):
+        if time.monotonic() > deadline:
+            raise ConfigError(BUSY)
+        time.sleep(0.2)
 
 
 def _variables(run: PlannedRun) -> dict[str, str]:
@@ -142,7 +146,8 @@ def _open_log(path: Path, command: list[str]) -> BinaryIO:
 def _reason(log: Path, start: int, returncode: int) -> str:
     """Why the process that began to write at ``start`` failed, in one sentence."""
     if returncode < 0:
-        return f"it was ended by {signal.Signals(-returncode).name}, perhaps for want of memory; see {log}"
+        guess = ", perhaps for want of memory" if -returncode == signal.SIGKILL else ""
+        return f"it was ended by {signal.Signals(-returncode).name}{guess}; see {log}"
     with log.open("rb") as file:
         file.seek(start)
         said = file.read().decode(errors="replace")

@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from lambda_replay import __version__
 from lambda_replay.config import from_dict, to_dict
 from lambda_replay.errors import ConfigError
-from lambda_replay.studies.attempt import ATTEMPTS, Attempt, record_failure, stop_all
+from lambda_replay.studies.attempt import ATTEMPTS, Attempt, record_failure, stop_all, wait_until_free
 from lambda_replay.studies.execute import unfinished
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
@@ -65,9 +66,11 @@ def conduct(order: dict[str, Any], directory: str, has_gpu: bool) -> None:
     variables = {} if has_gpu else {"CUDA_VISIBLE_DEVICES": ""}
     reason: str | None = ""
     for _ in range(ATTEMPTS):
+        wait_until_free(layout.run(run))
         attempt = Attempt(run, layout, variables)
         try:
-            attempt.wait()
+            while attempt.is_running():  # in short sleeps, out of which Ray's exception can take it
+                time.sleep(POLL_SECONDS)
         except BaseException:  # Ray cancels a task by an exception of its own
             stop_all([attempt])
             raise

@@ -8,12 +8,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator
 
+from lambda_replay.agents import check_agent
 from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.resources import Needs, available_ram, estimate, in_words
 from lambda_replay.runner import finish_run
 from lambda_replay.runs import MEMORY, RunLock, is_finished
-from lambda_replay.studies.attempt import ATTEMPTS, Attempt, record_failure, stop_all
+from lambda_replay.studies.attempt import ATTEMPTS, BUSY, SECONDS_TO_FREE, Attempt, is_free, record_failure, stop_all
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
 
@@ -43,40 +44,58 @@ def tidy_finished(study: Study, layout: Layout) -> None:
         path = layout.run(run)
         if (path / MEMORY).exists() and is_finished(path):
             lock = RunLock(path)
-            finish_run(path)
-            lock.release()
+            try:
+                finish_run(path)
+            finally:
+                lock.release()
 
 
-def check_environments(study: Study) -> dict[str, Needs]:
-    """Make every environment once, so that a wrong name is told before anything runs; the most a run on it needs."""
-    needs: dict[str, Needs] = {}
-    for name in study.environments:
-        runs = [run for run in study.runs if run.environment == name]
-        environment = make_environment(runs[0].config)
-        needs[name] = max((estimate(run.config, environment.spec) for run in runs), key=lambda need: need.ram_bytes)
-        environment.close()
-    return needs
+def check_runs(study: Study) -> dict[PlannedRun, Needs]:
+    """Make every arm's environment and agent once, so that what is wrong is told before anything runs; their needs."""
+    needs: dict[tuple[str, str], Needs] = {}
+    for run in study.runs:
+        if (run.environment, run.arm) not in needs:
+            needs[run.environment, run.arm] = _check_run(study, run)
+    return {run: needs[run.environment, run.arm] for run in study.runs}
+
+
+def _check_run(study: Study, run: PlannedRun) -> Needs:
+    try:
+        environment = make_environment(run.config)
+        try:
+            check_agent(run.config, environment.spec)
+            return estimate(run.config, environment.spec)
+        finally:
+            environment.close()
+    except ConfigError as error:
+        raise study.mistake(run, str(error)) from None
 
 
 def default_workers(study: Study) -> int:
     """As many runs side by side as the cores can carry, by the threads of each."""
-    return max(1, _cores() // max(run.config.threads for run in study.runs))
+    return max(1, _cores() // most_threads(study))
 
 
-def check_room(study: Study, layout: Layout, needs: dict[str, Needs], workers: int) -> None:
+def most_threads(study: Study) -> int:
+    """Threads of a run; of the one with most, should arms differ."""
+    return max(run.config.threads for run in study.runs)
+
+
+def check_room(study: Study, layout: Layout, needs: dict[PlannedRun, Needs], workers: int) -> None:
     """Refuse more workers than memory and disk can hold at once; an interrupted run has its disk already."""
     runs = unfinished(study, layout)
     new = [run for run in runs if not layout.run(run).exists()]
     rooms = (
-        ("disk", min(workers, len(new)), [needs[run.environment].disk_bytes for run in new], _free_disk(layout)),
-        ("memory", min(workers, len(runs)), [needs[run.environment].ram_bytes for run in runs], available_ram()),
+        ("disk", min(workers, len(new)), [needs[run].disk_bytes for run in new], _free_disk(layout)),
+        ("memory", min(workers, len(runs)), [needs[run].ram_bytes for run in runs], available_ram()),
     )
     for what, count, each, free in rooms:
         wanted = count * max(each, default=0)
         if wanted > free:
+            fitting = free // max(each)
+            remedy = f"give --workers {fitting}" if fitting else "lower memory.capacity, as not even one fits"
             raise ConfigError(
-                f"{count} runs at once need {in_words(wanted)} of {what}, but {in_words(free)} are free; "
-                + (f"give --workers {free // max(each)}." if free >= max(each) else "not even one fits.")
+                f"{count} runs at once need {in_words(wanted)} of {what}, but {in_words(free)} are free; {remedy}."
             )
 
 
@@ -84,10 +103,13 @@ def run_locally(study: Study, layout: Layout, *, workers: int) -> Generator[None
     """Conduct all unfinished runs; yields several times a second, and stops the processes when it is closed early."""
     waiting, attempts = deque(unfinished(study, layout)), Counter[PlannedRun]()
     running: dict[PlannedRun, Attempt] = {}
+    busy_since: dict[PlannedRun, float] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                run = waiting.popleft()
+                run = _take_free(waiting, layout, busy_since)
+                if run is None:
+                    break
                 running[run] = Attempt(run, layout)
                 attempts[run] += 1
             for run in [run for run, attempt in running.items() if not attempt.is_running()]:
@@ -100,6 +122,22 @@ def run_locally(study: Study, layout: Layout, *, workers: int) -> Generator[None
             time.sleep(POLL_SECONDS)
     finally:
         stop_all(running.values())
+
+
+def _take_free(waiting: deque[PlannedRun], layout: Layout, busy_since: dict[PlannedRun, float]) -> PlannedRun | None:
+    """The first waiting run on whose directory nobody is at work, taken off the list; None if there is none now.
+
+    Somebody may be: the process of an earlier study that was killed, which stops by itself, or a person with
+    ``resume``. A run that stays busy for long counts as failed.
+    """
+    for run in list(waiting):
+        if is_free(layout.run(run)):
+            waiting.remove(run)
+            return run
+        if time.monotonic() - busy_since.setdefault(run, time.monotonic()) > SECONDS_TO_FREE:
+            waiting.remove(run)
+            record_failure(run, layout, BUSY, attempts=0)
+    return None
 
 
 def _free_disk(layout: Layout) -> int:

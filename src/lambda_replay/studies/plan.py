@@ -5,6 +5,7 @@ A study file is data: environments × arms × seeds. docs/studies.md describes i
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lambda_replay.agents import parse_agent_estimator
-from lambda_replay.config import RunConfig, override
+from lambda_replay.config import RunConfig, environment_directory, override
 from lambda_replay.errors import ConfigError
 from lambda_replay.presets import make_config
 from lambda_replay.studies.key_lines import KeyPath, find_key_lines, line_of
@@ -56,26 +57,6 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Study:
-    """A study file, resolved; ``runs`` has the seeds outermost, so that a part of them is balanced over all else."""
-
-    file: Path
-    name: str
-    environments: tuple[str, ...]
-    arms: tuple[str, ...]
-    baseline: str  # one of the arms
-    seeds: tuple[int, ...]
-    thresholds: Mapping[str, float]  # environment -> score
-    defaults: Mapping[str, RunConfig]  # environment -> the config before any arm
-    runs: tuple[PlannedRun, ...]
-
-    @property
-    def steps(self) -> int:
-        """Agent steps of a run; of the longest one, should arms differ."""
-        return max(run.config.steps for run in self.runs)
-
-
-@dataclass(frozen=True)
 class Source:
     """The file itself: its values, and where they stand."""
 
@@ -88,9 +69,33 @@ class Source:
         return ConfigError(f"{self.path}, line {line_of(self.lines, path)}: {sentence}")
 
 
-def environment_directory(environment: str) -> str:
-    """An environment's name as that of a directory: atari/pong becomes atari-pong."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", environment).strip("-.") or "environment"
+@dataclass(frozen=True)
+class Study:
+    """A study file, resolved; ``runs`` has the seeds outermost, so that a part of them is balanced over all else."""
+
+    source: Source
+    name: str
+    environments: tuple[str, ...]
+    arms: tuple[str, ...]
+    baseline: str  # one of the arms
+    seeds: tuple[int, ...]
+    thresholds: Mapping[str, float]  # environment -> score
+    defaults: Mapping[str, RunConfig]  # environment -> the config before any arm
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def file(self) -> Path:
+        return self.source.path
+
+    @property
+    def steps(self) -> int:
+        """Agent steps of a run; of the longest one, should arms differ."""
+        return max(run.config.steps for run in self.runs)
+
+    def mistake(self, run: PlannedRun, sentence: str) -> ConfigError:
+        """The sentence with the line of the setting it names, or else of the environments."""
+        layers = _layers(self.source, run.environment, run.arm)
+        return self.source.mistake(_guilty_key(sentence, layers, ("environments",)), sentence)
 
 
 def read_study(path: Path) -> Study:
@@ -105,8 +110,9 @@ def read_study(path: Path) -> Study:
     _check_settings(source, environments)
     configs = {(env, arm): _arm_config(source, env, arm) for env in environments for arm in arms}
     _check_parts_matter(source, list(configs.values()))
+    _check_arms_differ(source, configs, environments, arms)
     return Study(
-        file=path,
+        source=source,
         name=source.values["name"],
         environments=environments,
         arms=arms,
@@ -140,6 +146,8 @@ def _syntax_sentence(path: Path, text: str, message: str) -> str:
     match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
     line = int(match[1]) if match and match[1] else len(text.splitlines()) or 1
     said = message[: match.start()] if match else message
+    if "twice" in said or "overwrite" in said:  # what tomllib says of a table or a key that is there already
+        return f"{path}, line {line}: this stands in the file already ({said}); write each table and each key once."
     return (
         f"{path}, line {line}: this is not TOML ({said}); a line is [arms.NAME] or key = value, "
         'where a value is 5, 0.1, true, "text" or ["a", "list"].'
@@ -191,6 +199,9 @@ def _arms(source: Source) -> tuple[str, ...]:
             raise source.mistake(("arms", arm), f"the arm {arm!r} needs a name of letters, digits, '-', '_' and '.'.")
         if not isinstance(settings, dict):
             raise source.mistake(("arms", arm), f"arms.{arm} is {settings!r}; write {FORMS['arms']}.")
+        if any(name.isdigit() for name in settings):  # TOML reads peng-0.75 as a table 75 in a table peng-0
+            whole = next(f"{arm}.{name}" for name in settings if name.isdigit())
+            raise source.mistake(("arms", arm), f'a name with a dot needs quotes; write [arms."{whole}"].')
         if sum(other.casefold() == arm.casefold() for other in arms) > 1:
             raise source.mistake(("arms", arm), f"the arm {arm} differs from another in capitals only; rename one.")
     return tuple(arms)
@@ -231,7 +242,7 @@ def _thresholds(source: Source, environments: tuple[str, ...]) -> dict[str, floa
         if name not in environments:
             known = ", ".join(environments)
             raise source.mistake(("thresholds", name), f"thresholds names {name}, which is not among {known}.")
-        if type(score) not in (int, float):
+        if type(score) not in (int, float) or not math.isfinite(score):
             raise source.mistake(("thresholds", name), f"thresholds has {score!r}; write {FORMS['thresholds']}.")
     return {name: float(score) for name, score in thresholds.items()}
 
@@ -241,17 +252,20 @@ def _default_config(source: Source, env: str) -> RunConfig:
 
 
 def _arm_config(source: Source, env: str, arm: str) -> RunConfig:
+    return _resolve(source, env, _layers(source, env, arm))
+
+
+def _layers(source: Source, env: str, arm: str) -> dict[KeyPath, Settings]:
+    """The tables that make up the config of an arm on an environment, the later ones above the earlier."""
     settings = source.values["arms"][arm]
-    on = settings.get(PER_ENVIRONMENT, {}).get(env, {})
-    layers = {
+    return {
         ("defaults",): source.values.get("defaults", {}),
         ("arms", arm): {name: value for name, value in settings.items() if name != PER_ENVIRONMENT},
-        ("arms", arm, PER_ENVIRONMENT, env): on,
+        ("arms", arm, PER_ENVIRONMENT, env): settings.get(PER_ENVIRONMENT, {}).get(env, {}),
     }
-    return _resolve(source, env, layers)
 
 
-def _resolve(source: Source, env: str, layers: Mapping[KeyPath, Settings]) -> RunConfig:
+def _resolve(source: Source, env: str, layers: dict[KeyPath, Settings]) -> RunConfig:
     """The preset's config with the layers' settings, the later ones above the earlier."""
     merged: dict[str, Any] = {}
     for settings in layers.values():
@@ -268,7 +282,8 @@ def _resolve(source: Source, env: str, layers: Mapping[KeyPath, Settings]) -> Ru
     except ConfigError as error:
         if str(error).startswith(f"{source.path}, line"):
             raise
-        raise source.mistake(_guilty_key(str(error), layers), str(error)) from None
+        uppermost = next((path for path, settings in reversed(layers.items()) if settings), ())
+        raise source.mistake(_guilty_key(str(error), layers, uppermost), str(error)) from None
     return config
 
 
@@ -294,15 +309,24 @@ def _check_parts_matter(source: Source, configs: list[RunConfig]) -> None:
             raise source.mistake(("defaults", part), f"the {part} settings belong to {owner}, which no arm has.")
 
 
-def _guilty_key(sentence: str, layers: Mapping[KeyPath, Settings]) -> KeyPath:
-    """The key that the sentence names first, in the uppermost layer that has it; otherwise the uppermost layer."""
-    said = re.findall(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*", sentence.partition(";")[0])
+def _check_arms_differ(
+    source: Source, configs: Mapping[tuple[str, str], RunConfig], environments: tuple[str, ...], arms: tuple[str, ...]
+) -> None:
+    """Two arms of the same settings and seeds would give the same runs twice."""
+    for number, arm in enumerate(arms):
+        for other in arms[:number]:
+            if all(configs[env, arm] == configs[env, other] for env in environments):
+                raise source.mistake(("arms", arm), f"the arms {other} and {arm} have the same settings; remove one.")
+
+
+def _guilty_key(sentence: str, layers: dict[KeyPath, Settings], otherwise: KeyPath) -> KeyPath:
+    """The key that the sentence names first, in the uppermost layer that has it."""
+    said = re.findall(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*", sentence.partition(";")[0])
     for word in said:
         for path, settings in reversed(list(layers.items())):
             if _has(settings, word.split(".")):
                 return (*path, *word.split("."))
-    filled = [path for path, settings in layers.items() if settings]
-    return filled[-1] if filled else ()
+    return otherwise
 
 
 def _has(settings: Any, path: list[str]) -> bool:

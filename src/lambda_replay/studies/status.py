@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import contextlib
 import json
 import os
 from collections import defaultdict
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lambda_replay.errors import ConfigError
+from lambda_replay.loop import GameEnd
 from lambda_replay.runs import EPISODES, METRICS, TIMING, is_finished, looking_at
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
 
 State = Literal["finished", "running", "waiting", "failed"]
+STEP_COLUMN = GameEnd._fields.index("step")  # of episodes.csv
 TAIL_BYTES = 8192  # more than the longest line of any of a run's logs
 
 
@@ -113,22 +114,20 @@ def _read_state(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> tuple
 
 def _last_object(path: Path) -> dict[str, Any]:
     """The last whole line of a file of JSON objects; empty when there is none."""
-    lines = _last_lines(path)
-    value = json.loads(lines[-1]) if lines else {}
-    assert isinstance(value, dict)
-    return value
+    for line in reversed(_last_lines(path)):
+        with contextlib.suppress(ValueError):  # what a power failure left, which resume will cut off
+            value = json.loads(line)
+            assert isinstance(value, dict)
+            return value
+    return {}
 
 
 def _last_game_step(path: Path) -> int:
     """The step at which the last game in an episodes.csv ended."""
-    lines = _last_lines(path)
-    if not lines:
-        return 0
-    with path.open(encoding="utf-8", newline="") as file:
-        header = file.readline().rstrip("\n")
-    if lines[-1] == header:
-        return 0
-    return int(next(csv.DictReader(io.StringIO(f"{header}\n{lines[-1]}\n")))["step"])
+    for line in reversed(_last_lines(path)):
+        with contextlib.suppress(ValueError, IndexError):  # the header, or what a power failure left
+            return int(line.split(",")[STEP_COLUMN])
+    return 0
 
 
 def _last_lines(path: Path) -> list[str]:
