@@ -157,7 +157,7 @@ def overall_sentences(summary: StudySummary) -> list[str]:
     elif baseline is not None:
         lead += f"; the baseline {bold(baseline.arm)} has {_with_range(baseline.interquartile_mean)}"
     sentences = [lead + "."]
-    if best.probability is not None:
+    if best.probability is not None and best.probability.has_interval:
         chance = _with_range(best.probability)
         sentences.append(f"A run of {bold(best.arm)} beats a run of the baseline with probability {chance}.")
     if others and others[0].arm != summary.study.baseline:
