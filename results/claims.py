@@ -1,70 +1,70 @@
-"""The paper's claims against our runs: prints the tables of docs/results.md from the CSV files beside this script.
+"""The paper's claims against our runs: makes the tables of docs/results.md from the files beside this script.
 
-    python results/claims.py            # print them
-    python results/claims.py --write    # put them into docs/results.md
-
-Rules, written down before the runs had ended. "Above" and "below": the 95% interval of the difference of mean final
-scores (Welch) lies wholly on that side of zero; anything else is unclear. "Matches": not below. Where a claim speaks of
-all games together, the 95% bootstrap interval of the probability of improvement takes the place of the difference, and
-0.5 that of zero. A claim holds if every comparison it makes comes out as it says; it does not if one comes out the
-other way round; otherwise it cannot be said. A "huge" gain is half of the baseline's score or more: where an interval
-excludes that, the claim does not hold either.
+python results/claims.py            # print them
+python results/claims.py --write    # put them into docs/results.md
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from lambda_replay.analysis import wording
+from lambda_replay.analysis.pairs import ENOUGH_PER_ENVIRONMENT, is_enough
+from lambda_replay.analysis.statistics import (
+    LEVEL,
+    RESAMPLES,
+    Estimate,
+    difference_of_means,
+    probability_of_improvement,
+)
+from lambda_replay.analysis.summary import BOOTSTRAP_SEED
+from lambda_replay.data import Floats
+
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "results.md"
+BENCHMARK = HERE.parent / "benchmarks" / "results" / "bench.json"
 BEGIN, END = "<!-- python results/claims.py --write -->\n", "<!-- end of claims.py -->\n"
 HOLDS, FAILS, OPEN = "**holds**", "**does not**", "cannot be said"
+SIGNS = {HOLDS: "✓", FAILS: "✗", OPEN: "?"}
 BASELINE, CACHED = "dqn-3step", "cached-3step"
 PENG = ("peng-025", "peng-050", "peng-075", "peng-100")
-ESTIMATORS = (*PENG, "watkins-075", "watkins-published-075", "median", "bounded")
-HUGE = 0.5  # of the baseline's score
-TARGET_FREE = "minatar/space_invaders"  # where the paper's cache beats the target network
+WATKINS = ("watkins-075", "watkins-published-075")
+BREAKOUT, SPACE_INVADERS = "minatar/breakout", "minatar/space_invaders"
+HUGE = 1.5  # times the other's score
+MATCH = 0.9  # times the other's score
+OFTEN = 0.1  # of all steps
+BOUND, ROUGHLY = 0.025, 2.0  # of the mean absolute TD error, and how many times that is still "roughly bounded"
+RULES = """\
+Each comparison has a sign: ✓ as the paper says, ✗ the other way round, ? unclear.
+- *Beats*: the 95 % interval of the difference of mean final scores (Welch) lies wholly above zero; wholly below is ✗.
+- *A huge gain*: the interval of the arm's score minus 1.5 times the baseline's lies wholly above zero; wholly below
+  is ✗.
+- *Matches*: the interval of the arm's score minus 0.9 times the other's lies wholly above zero, so that a loss of a
+  tenth can be excluded; ✗ where the arm is clearly below the other, by however little.
+- *Over all games*: the probability P that a run of one beats a run of the other, with its bootstrap interval, takes the
+  place of the difference, and 0.5 that of zero; unclear with fewer than 20 runs of an arm or 5 in a game.
 
-
-@dataclass(frozen=True)
-class Interval:
-    """A number with its 95% interval, and the value that stands for a draw."""
-
-    value: float
-    low: float
-    high: float
-    draw: float = 0.0
-
-    @property
-    def side(self) -> str:
-        if math.isnan(self.low):
-            return "unknown"
-        return "above" if self.low > self.draw else "below" if self.high < self.draw else "unclear"
-
-    def reversed(self) -> Interval:
-        twice = 2 * self.draw
-        return Interval(twice - self.value, twice - self.high, twice - self.low, self.draw)
-
-    def __str__(self) -> str:
-        value = f"{self.value:{'' if self.draw else '+'}.2f}"
-        between = "" if math.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})"
-        return (value + between).replace("-", "−")
+A claim about every game holds if all its comparisons have ✓ and does not if one has ✗; a claim that something can be so
+holds with one ✓ and does not if all have ✗; a claim about most games needs either in more than half of them. Otherwise
+it cannot be said. Nothing is corrected for the number of comparisons.
+"""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a study's report left in ``figures``: runs.csv, pairs.csv and aggregate.csv."""
+    """What a study's report left in ``figures``, and lambdas.csv."""
 
     runs: list[dict[str, str]]
-    pairs: list[dict[str, str]]
     aggregate: list[dict[str, str]]
+    lambdas: list[dict[str, str]]
 
     @property
     def games(self) -> list[str]:
@@ -74,10 +74,14 @@ class Results:
     def arms(self) -> list[str]:
         return list(dict.fromkeys(row["arm"] for row in self.runs))
 
-    def finals(self, game: str, arm: str) -> np.ndarray:
-        """Final scores of the finished runs [seeds]."""
-        rows = [row for row in self.runs if (row["environment"], row["arm"]) == (game, arm)]
-        return np.array([float(row["final_score"]) for row in rows if row["state"] == "finished"])
+    @property
+    def finished(self) -> list[dict[str, str]]:
+        return [row for row in self.runs if row["state"] == "finished"]
+
+    def finals(self, game: str, arm: str) -> Floats:
+        """Final scores [seeds]."""
+        rows = [row for row in self.finished if (row["environment"], row["arm"]) == (game, arm)]
+        return np.array([float(row["final_score"]) for row in rows])
 
     def mean(self, game: str, arm: str) -> float:
         return float(self.finals(game, arm).mean())
@@ -85,20 +89,33 @@ class Results:
     def best(self, game: str, arms: Sequence[str]) -> str:
         return max(arms, key=lambda arm: self.mean(game, arm))
 
-    def difference(self, game: str, arm: str, other: str) -> Interval:
-        """Mean final score of the arm minus that of the other."""
-        return self._pair(game, arm, other, "difference", draw=0.0)
+    def difference(self, game: str, arm: str, other: str, times: float = 1.0) -> Estimate:
+        """Mean final score of the arm minus so many times that of the other."""
+        return difference_of_means(self.finals(game, arm), times * self.finals(game, other))
 
-    def probability(self, arm: str, other: str) -> Interval:
+    def probability(self, arm: str, other: str) -> Estimate:
         """Of a run of the arm scoring higher than one of the other, averaged over games."""
-        return self._pair("all", arm, other, "better", draw=0.5)
+        ours, theirs = ([self.finals(game, name) for game in self.games] for name in (arm, other))
+        chance = probability_of_improvement(ours, theirs, np.random.default_rng(BOOTSTRAP_SEED))
+        enough = all(is_enough([len(task) for task in tasks]) for tasks in (ours, theirs))
+        return chance if enough else Estimate(chance.value, math.nan, math.nan)
 
-    def _pair(self, game: str, arm: str, other: str, kind: str, draw: float) -> Interval:
-        for row in self.pairs:
-            if row["environment"] == game and {row["arm"], row["other"]} == {arm, other}:
-                interval = Interval(*(number(row[kind + end]) for end in ("", "_low", "_high")), draw)
-                return interval if row["arm"] == arm else interval.reversed()
-        raise KeyError((game, arm, other))
+    def chosen(self, game: str, arm: str, column: str) -> float:
+        """A column of lambdas.csv, averaged over seeds."""
+        rows = [row for row in self.lambdas if (row["environment"], row["arm"]) == (game, arm)]
+        return float(np.mean([float(row[column]) for row in rows]))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One of the numbers by which a claim stands or falls."""
+
+    name: str
+    numbers: str
+    verdict: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.numbers} {SIGNS[self.verdict]}"
 
 
 @dataclass(frozen=True)
@@ -110,130 +127,218 @@ class Claim:
     numbers: str
 
 
-def read_results(name: str) -> Results:
-    def read(table: str) -> list[dict[str, str]]:
-        with (HERE / name / "figures" / f"{table}.csv").open(encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-
-    return Results(read("runs"), read("pairs"), read("aggregate"))
+def judge(estimate: Estimate, draw: float = 0.0) -> str:
+    """The verdict on "it is above"."""
+    return {"above": HOLDS, "below": FAILS}.get(wording.verdict(estimate, draw), OPEN)
 
 
-def number(text: str) -> float:
-    return float(text) if text else math.nan
+def every(verdicts: Sequence[str]) -> str:
+    return FAILS if FAILS in verdicts else HOLDS if set(verdicts) == {HOLDS} else OPEN
 
 
-def never(side: str, intervals: Iterable[Interval]) -> str:
-    """The claim that nothing comes out on that side."""
-    sides = [interval.side for interval in intervals]
-    return FAILS if side in sides else OPEN if "unknown" in sides else HOLDS
+def some(verdicts: Sequence[str]) -> str:
+    return HOLDS if HOLDS in verdicts else FAILS if set(verdicts) == {FAILS} else OPEN
 
 
-def always(side: str, intervals: Iterable[Interval]) -> str:
-    """The claim that everything comes out on that side."""
-    sides = [interval.side for interval in intervals]
-    if all(found == side for found in sides):
-        return HOLDS
-    opposite = {"above": "below", "below": "above"}[side]
-    return FAILS if opposite in sides else OPEN
+def most(verdicts: Sequence[str]) -> str:
+    counts = {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS)}
+    return next((verdict for verdict, count in counts.items() if count > len(verdicts) / 2), OPEN)
 
 
-def at_least(sizes: Iterable[float], intervals: Iterable[Interval]) -> str:
-    """The claim that everything is above, and by so much."""
-    found = list(intervals)
-    excluded = any(interval.high < size for interval, size in zip(found, sizes, strict=True))
-    return FAILS if excluded else always("above", found)
+def beats(study: Results, game: str, arm: str, other: str) -> Comparison:
+    difference = study.difference(game, arm, other)
+    return Comparison(minus(game, arm, other), signed(difference), judge(difference))
 
 
-def over_all(side: str, interval: Interval) -> str:
-    """The claim about all games together."""
-    return OPEN if interval.side in ("unclear", "unknown") else HOLDS if interval.side == side else FAILS
+def gains_hugely(study: Results, game: str, arm: str) -> Comparison:
+    verdict = judge(study.difference(game, arm, BASELINE, HUGE))
+    return Comparison(minus(game, arm, BASELINE), signed(study.difference(game, arm, BASELINE)), verdict)
 
 
-def main_claims(study: Results) -> list[Claim]:
-    """Section 5 and the appendices, as far as ``studies/mini.toml`` speaks to them."""
-    games = study.games
-    best = {game: study.best(game, PENG) for game in games}
-    best_gains = {f"{short(game)} {best[game]}": study.difference(game, best[game], BASELINE) for game in games}
-    shared = ("minatar/breakout", "minatar/space_invaders")
-    early_gains = {f"{short(game)} {arm}": study.difference(game, arm, BASELINE) for game in shared for arm in PENG[:2]}
-    huge = [HUGE * study.mean(game, BASELINE) for game in shared for _ in PENG[:2]]
-    watkins = {
-        f"{short(game)} {arm}": study.difference(game, arm, "peng-075")
-        for arm in ("watkins-075", "watkins-published-075")
-        for game in games
-    }
-    textbook, published = (study.probability(arm, "peng-075") for arm in ("watkins-075", "watkins-published-075"))
-    median = {short(game): study.difference(game, "median", BASELINE) for game in games}
-    hand_picked = {f"{short(game)} {best[game]}": study.difference(game, "median", best[game]) for game in games}
-    bounded = {short(game): study.difference(game, "bounded", BASELINE) for game in games}
-    dynamic = study.probability("median", "bounded")
-    cache = {short(game): study.difference(game, CACHED, BASELINE) for game in games}
+def matches(study: Results, game: str, arm: str, other: str) -> Comparison:
+    difference = study.difference(game, arm, other)
+    is_below = wording.verdict(difference, 0.0) == "below"
+    is_match = wording.verdict(study.difference(game, arm, other, MATCH), 0.0) == "above"
+    verdict = FAILS if is_below else HOLDS if is_match else OPEN
+    return Comparison(minus(game, arm, other), signed(difference), verdict)
+
+
+def is_better_overall(study: Results, arm: str, other: str) -> Comparison:
+    chance = study.probability(arm, other)
+    return Comparison(f"P({arm} beats {other}) =", plain(chance), judge(chance, 0.5))
+
+
+def make_claim(
+    text: str, rule: Callable[[Sequence[str]], str], comparisons: Iterable[Comparison], note: str = ""
+) -> Claim:
+    found = list(comparisons)
+    lines = [*map(str, found), *([note] if note else [])]
+    return Claim(text, rule([comparison.verdict for comparison in found]), "<br>".join(lines))
+
+
+def estimator_claims(study: Results) -> list[Claim]:
+    """Section 5 and appendix E."""
     return [
-        Claim(
-            "For every game at least one of Peng's λ = 0.25, 0.5, 0.75, 1 matches or beats 3-step DQN (section 5)",
-            never("below", best_gains.values()),
-            f"best λ − baseline: {listed(best_gains)}; chosen after the fact, which flatters it",
-        ),
-        Claim(
+        at_least_one_matches(study),
+        make_claim(
             "λ = 0.25 and 0.5 give huge gains over 3-step DQN on Breakout and Space Invaders (section 5)",
-            at_least(huge, early_gains.values()),
-            f"− baseline: {listed(early_gains)}",
+            every,
+            (gains_hugely(study, game, arm) for game in (BREAKOUT, SPACE_INVADERS) for arm in PENG[:2]),
+            "half of the baseline's score: "
+            + ", ".join(
+                f"{number((HUGE - 1) * study.mean(game, BASELINE))} on {short(game)}"
+                for game in (BREAKOUT, SPACE_INVADERS)
+            ),
         ),
-        Claim(
+        make_claim(
+            "λ-returns can be a better alternative to n-step returns on Breakout (section 5)",
+            some,
+            (beats(study, BREAKOUT, arm, CACHED) for arm in PENG),
+            f"{CACHED} has the cache and all else in common with them",
+        ),
+        make_claim(
             "Watkins's Q(λ) outperforms Peng's on no game (section 5)",
-            never("above", watkins.values()),
-            f"λ = 0.75 alone; − peng-075: {listed(watkins)}",
+            every,
+            (matches(study, game, "peng-075", arm) for arm in WATKINS for game in study.games),
+            "λ = 0.75 alone",
         ),
-        Claim(
+        make_claim(
             "Watkins's cut traces hamper performance overall, compared with Peng's (appendix E)",
-            over_all("below", published),
-            f"λ = 0.75; P(beats peng-075) over all games: as published {published}, textbook {textbook}",
+            every,
+            (is_better_overall(study, "peng-075", arm) for arm in WATKINS),
+            "λ = 0.75 alone",
         ),
-        Claim(
-            "Median λ with p = 0.1 always matches or outperforms 3-step DQN (section 5)",
-            never("below", median.values()),
-            f"− baseline: {listed(median)}",
-        ),
-        Claim(
-            "Median λ does not improve on the best hand-picked λ (section 5)",
-            never("above", hand_picked.values()),
-            f"median − best Peng: {listed(hand_picked)}",
-        ),
-        Claim(
-            "Bounded λ (δ = 0.025) with p = 0.1 improves on 3-step DQN on Breakout and Space Invaders (appendix C)",
-            always("above", [bounded[short(game)] for game in shared]),
-            f"− baseline: {listed(bounded)}",
-        ),
-        Claim(
-            "Median λ works better than bounded λ (section 3.4, appendix C)",
-            over_all("above", dynamic),
-            f"P(median beats bounded) over all games: {dynamic}",
-        ),
-        Claim(
-            "The cache outperforms the target network on Space Invaders, both with 3-step returns (section 3.2)",
-            over_all("above", cache[short(TARGET_FREE)]),
-            f"cached − target network: {listed(cache)}",
-        ),
-        estimators_matter_more(study),
     ]
 
 
-def estimators_matter_more(study: Results) -> Claim:
-    """Mean over λ-return arms of |arm − cached 3-step| against |cached 3-step − target network|, game by game."""
-    effects = {
-        short(game): (
-            float(np.mean([abs(study.mean(game, arm) - study.mean(game, CACHED)) for arm in ESTIMATORS])),
-            abs(study.mean(game, CACHED) - study.mean(game, BASELINE)),
-        )
-        for game in study.games
-    }
-    larger = [estimator > cache for estimator, cache in effects.values()]
-    words = [f"{game} {estimator:.2f} and {cache:.2f}" for game, (estimator, cache) in effects.items()]
-    return Claim(
-        "The choice of the return estimator matters more than the cache's sampling correlations (section 3.2)",
-        HOLDS if all(larger) else OPEN if any(larger) else FAILS,
-        f"mean change by another estimator in the cache, change by the cache itself: {', '.join(words)}",
+def at_least_one_matches(study: Results) -> Claim:
+    """Four values of λ in each game, of which the row shows the best."""
+    games = [[matches(study, game, arm, BASELINE) for arm in PENG] for game in study.games]
+    verdicts = [some([comparison.verdict for comparison in arms]) for arms in games]
+    shown = [arms[PENG.index(study.best(game, PENG))] for game, arms in zip(study.games, games, strict=True)]
+    return make_claim(
+        "For every game at least one of Peng's λ = 0.25, 0.5, 0.75, 1 matches or beats 3-step DQN (section 5)",
+        every,
+        [replace(best, verdict=verdict) for best, verdict in zip(shown, verdicts, strict=True)],
+        "the best λ of each game; the sign is that of all four",
     )
+
+
+def dynamic_claims(study: Results) -> list[Claim]:
+    """Prioritisation with dynamic λ: sections 3.4 and 5, appendix C."""
+    extremes = {"exceeds": "lambda_share_0", "satisfies": "lambda_share_1"}
+    return [
+        make_claim(
+            "Median λ with p = 0.1 always matches or outperforms 3-step DQN (section 5)",
+            every,
+            (matches(study, game, "median", BASELINE) for game in study.games),
+        ),
+        make_claim(
+            "In general, median λ does not improve on the best hand-picked λ (section 5)",
+            most,
+            (matches(study, game, study.best(game, PENG), "median") for game in study.games),
+            "the best λ was chosen after the fact, which helps the claim",
+        ),
+        make_claim(
+            "Median λ works better than bounded λ (section 3.4, appendix C)",
+            every,
+            [is_better_overall(study, "median", "bounded")],
+        ),
+        make_claim(
+            "Bounded λ (δ = 0.025) with p = 0.1 improves on 3-step DQN on Breakout and Space Invaders (appendix C)",
+            every,
+            (beats(study, game, "bounded", BASELINE) for game in (BREAKOUT, SPACE_INVADERS)),
+        ),
+        make_claim(
+            "With bounded λ each block's mean absolute TD error is roughly bounded by δ = 0.025 (appendix C)",
+            every,
+            (
+                at_most(game, study.chosen(game, "bounded", "td_error_abs_mean"), ROUGHLY * BOUND)
+                for game in study.games
+            ),
+            f"mean over all refreshes; more than {ROUGHLY:g} times the bound is ✗",
+        ),
+        *(
+            make_claim(
+                f"λ = {value} often {does} the bound (appendix C)",
+                every,
+                (at_least(game, study.chosen(game, "bounded", column), OFTEN) for game in study.games),
+                f"share of steps at which `bounded` took λ = {value}; less than a tenth is ✗",
+            )
+            for value, (does, column) in enumerate(extremes.items())
+        ),
+    ]
+
+
+def cache_claims(study: Results) -> list[Claim]:
+    """The cache against the target network: sections 3.2 and 5, appendix G."""
+    return [
+        make_claim(
+            "The cache outperforms the target network on Space Invaders, both with 3-step returns (section 3.2)",
+            every,
+            [beats(study, SPACE_INVADERS, CACHED, BASELINE)],
+        ),
+        make_claim(
+            "The choice of the return estimator matters significantly more than the cache's sampling correlations "
+            "(section 3.2)",
+            every,
+            (matters_more(study, game) for game in study.games),
+            "mean change of score by another estimator in the cache (Peng's and Watkins's, without priorities) minus "
+            "change by the cache itself (cached against target network, 3-step), both absolute, which noise makes "
+            "larger; bootstrap over seeds, unclear with fewer than 5",
+        ),
+        make_claim(
+            "The cache can be more computationally efficient than a target network (section 5)",
+            some,
+            speed_comparisons(("atari", "minatar", "cartpole")),
+            "steps per second of `dqn-lambda` over those of `dqn` in three rounds of `lambda-replay bench` "
+            "([performance.md](performance.md)); ✓ if all are above 1",
+        ),
+        make_claim(
+            "DQN(λ) completes training faster than DQN on five of six games (section 5, appendix G)",
+            every,
+            speed_comparisons(("atari",)),
+            "the same, with the Atari network alone; the paper's reason, a GPU that likes large batches, is not here",
+        ),
+    ]
+
+
+def matters_more(study: Results, game: str) -> Comparison:
+    """Mean over λ-return arms of |arm − cached 3-step|, minus |cached 3-step − target network|."""
+    estimators = (*PENG, *WATKINS)
+
+    def gap(means: dict[str, Floats]) -> Floats:
+        by_estimator = np.mean([np.abs(means[arm] - means[CACHED]) for arm in estimators], axis=0)
+        return by_estimator - np.abs(means[CACHED] - means[BASELINE])
+
+    finals = {arm: study.finals(game, arm) for arm in (*estimators, CACHED, BASELINE)}
+    value = float(gap({arm: np.asarray(scores.mean()) for arm, scores in finals.items()}))
+    estimate = Estimate(value, math.nan, math.nan)
+    if min(map(len, finals.values())) >= ENOUGH_PER_ENVIRONMENT:
+        rng = np.random.default_rng(BOOTSTRAP_SEED)
+        drawn = {arm: rng.choice(scores, (RESAMPLES, len(scores))).mean(axis=1) for arm, scores in finals.items()}
+        ends = np.quantile(gap(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        estimate = Estimate(value, *map(float, ends))
+    return Comparison(f"{short(game)}:", signed(estimate), judge(estimate))
+
+
+def speed_comparisons(workloads: Sequence[str]) -> Iterable[Comparison]:
+    """Steps per second of DQN(λ) over those of DQN, in each round of the benchmark."""
+    rows = json.loads(BENCHMARK.read_text(encoding="utf-8"))["speed"]
+    samples = {(row["workload"], row["envs"], row["contender"]): np.array(row["samples"]) for row in rows}
+    for workload, envs in [key[:2] for key in samples if key[0] in workloads and key[2] == "dqn"]:
+        ratios = samples[workload, envs, "dqn-lambda"] / samples[workload, envs, "dqn"]  # [rounds]
+        verdict = HOLDS if (ratios > 1).all() else FAILS if (ratios < 1).all() else OPEN
+        name = f"{workload}, {wording.count(envs, 'environment')}:"
+        yield Comparison(name, " ".join(f"{ratio:.2f}" for ratio in ratios), verdict)
+
+
+def at_most(game: str, value: float, limit: float) -> Comparison:
+    return Comparison(f"{short(game)}:", wording.number(value, 3), HOLDS if value <= limit else FAILS)
+
+
+def at_least(game: str, value: float, limit: float) -> Comparison:
+    return Comparison(f"{short(game)}:", wording.number(value, 3), HOLDS if value >= limit else FAILS)
 
 
 def claim_table(claims: Sequence[Claim]) -> str:
@@ -244,27 +349,42 @@ def claim_table(claims: Sequence[Claim]) -> str:
 def score_table(study: Results) -> str:
     """Mean final score ± standard error, and over all games what aggregate.csv holds."""
     totals = {row["arm"]: row for row in study.aggregate}
-    columns = [*map(short, study.games), "IQM", "P(beats baseline)"]
+    header = ["arm", *map(short, study.games), "IQM", "P(beats baseline)"]
     rows = [
         [arm, *(score(study.finals(game, arm)) for game in study.games), *overall(totals[arm])]
         for arm in sorted(study.arms, key=lambda arm: -float(totals[arm]["iqm"]))
     ]
-    header = ["arm", *columns]
     return "\n".join(["| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows]]) + "\n"
 
 
-def score(finals: np.ndarray) -> str:
-    error = f" ± {finals.std(ddof=1) / np.sqrt(len(finals)):.2f}" if len(finals) > 1 else ""
-    return f"{finals.mean():.2f}{error}"
+def score(finals: Floats) -> str:
+    error = f" ± {number(finals.std(ddof=1) / np.sqrt(len(finals)))}" if len(finals) > 1 else ""
+    return number(float(finals.mean())) + error
 
 
 def overall(row: dict[str, str]) -> list[str]:
-    pairs = [[row[kind + end] for end in ("", "_low", "_high")] for kind in ("iqm", "improves")]
-    return [str(Interval(*map(number, ends), draw=0.5)) if ends[0] else "baseline" for ends in pairs]
+    kinds = [[row[kind + end] for end in ("", "_low", "_high")] for kind in ("iqm", "improves")]
+    return [plain(Estimate(*(float(end or "nan") for end in ends))) if ends[0] else "baseline" for ends in kinds]
 
 
-def listed(intervals: dict[str, Interval]) -> str:
-    return ", ".join(f"{name} {interval}" for name, interval in intervals.items())
+def number(value: float) -> str:
+    return wording.number(value, 2)
+
+
+def plain(estimate: Estimate) -> str:
+    return number(estimate.value) + between(estimate)
+
+
+def signed(estimate: Estimate) -> str:
+    return wording.signed(estimate.value, 2) + between(estimate)
+
+
+def between(estimate: Estimate) -> str:
+    return f" ({wording.interval(estimate, 2)})" if estimate.has_interval else ""
+
+
+def minus(game: str, arm: str, other: str) -> str:
+    return f"{short(game)}: {arm} − {other} ="
 
 
 def short(game: str) -> str:
@@ -274,29 +394,46 @@ def short(game: str) -> str:
 
 def origin(study: Results) -> str:
     """How much was run, and by which code."""
-    finished = [row for row in study.runs if row["state"] == "finished"]
     seeds = sorted({len(study.finals(game, arm)) for game in study.games for arm in study.arms})
-    commits = ", ".join(sorted({f"`{row['commit'][:12]}`" for row in finished}))
-    part = "" if len(finished) == len(study.runs) else f"**Unfinished: {len(study.runs)} runs are planned.** "
+    few_to_many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    commits = ", ".join(sorted({f"`{row['commit'][:12]}`" for row in study.finished}))
+    is_whole = len(study.finished) == len(study.runs)
     return (
-        f"{part}{len(finished)} runs of {int(finished[0]['steps']):,} agent steps: {len(study.arms)} arms, "
-        f"{len(study.games)} games, {' to '.join(map(str, seeds))} seeds; commit {commits}.\n"
+        f"{'' if is_whole else f'**Unfinished: {len(study.runs)} runs are planned.** '}"
+        f"{len(study.finished)} runs of {int(study.finished[0]['steps']):,} agent steps: {len(study.arms)} arms, "
+        f"{len(study.games)} games, {few_to_many} seeds; commit {commits}.\n"
     )
+
+
+def read_results(name: str) -> Results:
+    def read(table: str) -> list[dict[str, str]]:
+        with (HERE / name / f"{table}.csv").open(encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    return Results(read("figures/runs"), read("figures/aggregate"), read("lambdas"))
 
 
 def make_tables() -> str:
     study = read_results("mini")
-    return f"{origin(study)}\n{score_table(study)}\n{claim_table(main_claims(study))}"
+    claims = [*estimator_claims(study), *dynamic_claims(study), *cache_claims(study)]
+    return f"{origin(study)}\n{score_table(study)}\n{RULES}\n{claim_table(claims)}"
+
+
+def put_into(page: str, tables: str) -> str:
+    """The page with other tables between its two marks."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(END) < page.index(BEGIN):
+        raise SystemExit(f"{PAGE.name} must hold these two lines once each, in this order:\n{BEGIN}{END}")
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:
-    tables = make_tables()
-    if sys.argv[1:] != ["--write"]:
-        print(tables)
+    if sys.argv[1:] not in ([], ["--write"]):
+        raise SystemExit(__doc__)
+    if not sys.argv[1:]:
+        print(make_tables())
         return
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{tables}\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(put_into(PAGE.read_text(encoding="utf-8"), make_tables()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which λ the dynamic estimators chose: a row per run, from the metrics of a finished study.
+"""Which λ the dynamic estimators chose, and at which TD errors: a row per finished run, from its metrics.
 
 python results/lambdas.py OUT/studies/mini > results/mini/lambdas.csv
 """
@@ -10,22 +10,25 @@ import json
 import sys
 from pathlib import Path
 
-COLUMNS = ("lambda_mean", "lambda_share_0", "lambda_share_1")  # docs/metrics.md
+from lambda_replay.runs import is_finished
+
+COLUMNS = ("lambda_mean", "lambda_share_0", "lambda_share_1", "td_error_abs_mean")  # docs/metrics.md
 
 
 def main() -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["environment", "arm", "seed", *COLUMNS])
-    for path in sorted(Path(sys.argv[1]).glob("runs/*/*/*/metrics.jsonl")):
-        config = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
-        if config["estimator"].partition(":")[0] in ("median", "bounded"):
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-            means = [mean([row[name] for row in rows if row.get(name) is not None]) for name in COLUMNS]
-            writer.writerow([config["env"], path.parts[-3], config["seed"], *(f"{value:.4f}" for value in means)])
+    for run in sorted(Path(sys.argv[1]).glob("runs/*/*/*/")):
+        if is_finished(run) and (means := column_means(run / "metrics.jsonl")):
+            config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+            writer.writerow([config["env"], run.parts[-2], config["seed"], *(f"{value:.4f}" for value in means)])
 
 
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def column_means(metrics: Path) -> list[float]:
+    """Of the refreshes that chose a λ; empty where the estimator does not choose one."""
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    choices = [row for row in rows if row.get(COLUMNS[0]) is not None]
+    return [sum(row[name] for row in choices) / len(choices) for name in COLUMNS] if choices else []
 
 
 if __name__ == "__main__":

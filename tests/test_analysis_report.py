@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from test_analysis_summary import ARMS, STEPS, UNFINISHED, directory_of, empty_s
 
 from lambda_replay.analysis import wording
 from lambda_replay.analysis.files import write_atomically
-from lambda_replay.analysis.pairs import every_pair
+from lambda_replay.analysis.pairs import every_pair, is_enough
 from lambda_replay.analysis.records import State, StudyData
 from lambda_replay.analysis.report import write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
@@ -207,6 +208,49 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"report\.html"):
         write_atomically(occupied, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_what_a_killed_process_left_is_removed_but_not_what_another_writes(tmp_path: Path) -> None:
+    old, young, other = (tmp_path / name for name in (".a.csv.7.part", ".a.csv.8.part", ".b.csv.7.part"))
+    for path in (old, young, other):
+        path.write_bytes(b"half")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    write_atomically(tmp_path / "a.csv", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.csv.8.part", ".b.csv.7.part", "a.csv"]
+
+
+def test_ctrl_c_leaves_the_old_report(study: StudyData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the worst moment: the new page is half on the disk."""
+    page = tmp_path / "report.html"
+    page.write_text("old")
+    write_bytes = Path.write_bytes
+
+    def interrupted(path: Path, content: bytes) -> int:
+        if "report.html" in path.name:
+            write_bytes(path, content[: len(content) // 2])
+            raise KeyboardInterrupt
+        return write_bytes(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(study, page)
+    assert page.read_text() == "old"
+    assert list(tmp_path.rglob(".*")) == []
+
+
+def test_pairs_are_marked_only_where_runs_are_enough(tmp_path: Path) -> None:
+    assert [is_enough(runs) for runs in ([20], [19], [5] * 4, [4] * 5, [2] * 20)] == [True, False, True, False, False]
+    few = wording.pair_marks(45, is_marked=False)
+    assert few == (
+        "Nothing is marked: with fewer than 20 runs of an arm, or 5 in an environment, such intervals are too narrow."
+    )
+    enough = wording.pair_marks(45, is_marked=True)
+    assert enough == "▲ and ▼: it lies wholly above or below 0.5. Of 45 pairs chance alone would mark about 2.3."
+    study = make_study(tmp_path, environments=4, seeds=5, states={})
+    section = write_report(study, tmp_path / "report.html").read_text().partition('<section id="pairs">')[2]
+    section = section.partition("</section>")[0]
+    assert section.count("▲") == section.count("▼") > 1
 
 
 def test_a_study_that_has_not_started_has_a_report(tmp_path: Path) -> None:

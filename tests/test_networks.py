@@ -89,6 +89,7 @@ def test_an_mlp_by_hand() -> None:
         ((1, 96, 96, 3), AtariNetwork),
         ((2, 3, 96, 96), AtariNetwork),
         ((1, 4, 10, 10), MinAtarNetwork),
+        ((1, 4, 12, 6), MinAtarNetwork),
         ((1, 36, 36), AtariNetwork),
         ((1, 36, 35), MinAtarNetwork),
         ((1, 10, 10, 7), MinAtarNetwork),
@@ -157,6 +158,15 @@ def test_colours_may_come_before_the_pixels(kind: Kind, side: int) -> None:
     assert same_weights(last, first)
     states = some_states(2, (2, side, side, 3), torch.uint8)
     torch.testing.assert_close(first(states.movedim(4, 2).contiguous()), last(states), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("grid", [(4, 12, 6), (3, 9, 10)])
+def test_a_grid_of_few_rows_is_no_picture_with_its_colours_first(grid: tuple[int, int, int]) -> None:
+    height, width, planes = grid
+    states = some_states(2, (1, *grid), torch.bool)
+    network, flat = make("minatar", (1, *grid)), make("minatar", (planes, height, width))
+    flat.load_state_dict(network.state_dict())
+    torch.testing.assert_close(network(states), flat(states[:, 0].movedim(3, 1)), rtol=1e-4, atol=1e-5)
 
 
 def test_the_atari_networks_filters() -> None:

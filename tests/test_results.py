@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from lambda_replay.analysis.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "results" / "mini" / "figures"
@@ -53,26 +57,89 @@ def test_runs_come_from_one_commit() -> None:
     assert all(len(commit) == 40 for commit in commits)  # and from a tree without changes
 
 
-def test_verdicts_follow_the_rules(claims: Any) -> None:
-    above, below, unclear = (claims.Interval(0, *ends) for ends in ((1, 2), (-2, -1), (-1, 1)))
-    assert [interval.side for interval in (above, below, unclear)] == ["above", "below", "unclear"]
-    assert above.reversed().side == "below"
-    assert claims.Interval(0.7, 0.6, 0.8, draw=0.5).reversed() == claims.Interval(
-        pytest.approx(0.3), pytest.approx(0.2), pytest.approx(0.4), draw=0.5
-    )
-    assert claims.never("below", [above, unclear]) == claims.HOLDS
-    assert claims.never("below", [above, below]) == claims.FAILS
-    assert claims.always("above", [above, above]) == claims.HOLDS
-    assert claims.always("above", [above, unclear]) == claims.OPEN
-    assert claims.at_least([1.5, 2.5], [above, above]) == claims.FAILS  # 1 to 2 is no gain of 2.5
-    assert claims.at_least([1.5, 1.5], [above, above]) == claims.HOLDS
-    assert claims.at_least([0.5], [unclear]) == claims.OPEN
-    assert claims.always("above", [above, below]) == claims.FAILS
-    one_run = claims.Interval(3.0, float("nan"), float("nan"))
-    assert str(one_run) == "+3.00"
-    assert claims.always("above", [one_run]) == claims.never("below", [above, one_run]) == claims.OPEN
-    assert [claims.over_all("below", interval) for interval in (below, unclear, above)] == [
-        claims.HOLDS,
-        claims.OPEN,
-        claims.FAILS,
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(1, 2, "HOLDS"), (-2, -1, "FAILS"), (-1, 1, "OPEN"), (math.nan, math.nan, "OPEN")]
+)
+def test_a_verdict_needs_an_interval_on_one_side(claims: Any, low: float, high: float, verdict: str) -> None:
+    assert claims.judge(Estimate(0.0, low, high)) == getattr(claims, verdict)
+    assert claims.judge(Estimate(0.5, low + 0.5, high + 0.5), draw=0.5) == getattr(claims, verdict)
+
+
+def test_claims_about_all_some_and_most_games(claims: Any) -> None:
+    yes, no, unclear = claims.HOLDS, claims.FAILS, claims.OPEN
+    assert [claims.every(found) for found in ([yes, yes], [yes, unclear], [yes, unclear, no])] == [yes, unclear, no]
+    assert [claims.some(found) for found in ([no, no], [no, unclear], [no, unclear, yes])] == [no, unclear, yes]
+    assert [claims.most(found) for found in ([yes, yes, no], [yes, no], [no, no, yes])] == [yes, unclear, no]
+
+
+def a_study(claims: Any, **finals: list[float]) -> Any:
+    """One game."""
+    same = {"environment": "minatar/breakout", "state": "finished"}
+    runs = [
+        {**same, "arm": arm.replace("_", "-"), "final_score": str(score)}
+        for arm, scores in finals.items()
+        for score in scores
     ]
+    return claims.Results(runs, [], [])
+
+
+@pytest.mark.parametrize(
+    ("scores", "beats", "matches", "gains_hugely"),
+    [
+        ([10.0, 10.2, 9.8, 10.1], "OPEN", "HOLDS", "FAILS"),  # the same
+        ([9.5, 9.6, 9.4, 9.5], "FAILS", "FAILS", "FAILS"),  # clearly below, by however little
+        ([8.0, 12.0, 6.0, 14.0], "OPEN", "OPEN", "OPEN"),  # the same mean, but who knows
+        ([11.0, 11.2, 10.8, 11.1], "HOLDS", "HOLDS", "FAILS"),  # clearly above, not hugely
+        ([15.0, 15.5, 14.5, 15.1], "HOLDS", "HOLDS", "OPEN"),  # half more
+        ([20.0, 20.5, 19.5, 20.1], "HOLDS", "HOLDS", "HOLDS"),
+        ([20.0], "OPEN", "OPEN", "OPEN"),  # one run says nothing
+    ],
+)
+def test_beating_matching_and_huge_gains(
+    claims: Any, scores: list[float], beats: str, matches: str, gains_hugely: str
+) -> None:
+    study = a_study(claims, dqn_3step=[10.0, 10.1, 9.9, 10.0], arm=scores)
+    verdicts = [
+        claims.beats(study, "minatar/breakout", "arm", "dqn-3step").verdict,
+        claims.matches(study, "minatar/breakout", "arm", "dqn-3step").verdict,
+        claims.gains_hugely(study, "minatar/breakout", "arm").verdict,
+    ]
+    assert verdicts == [getattr(claims, name) for name in (beats, matches, gains_hugely)]
+
+
+def test_no_effect_matters_more_than_none(claims: Any) -> None:
+    """All arms from one distribution: the mean of several noisy changes stands out from a single one by chance."""
+    scores = np.random.default_rng(7).normal(10.0, 1.0, (8, 5))
+    names = [*claims.PENG, *claims.WATKINS, claims.CACHED, claims.BASELINE]
+    study = a_study(claims, **dict(zip(names, scores.tolist(), strict=True)))
+    assert claims.matters_more(study, "minatar/breakout").verdict == claims.OPEN
+    far = a_study(claims, **dict(zip(names, (scores + 20 * (np.arange(8) < 6)[:, None]).tolist(), strict=True)))
+    assert claims.matters_more(far, "minatar/breakout").verdict == claims.HOLDS
+
+
+def test_every_pair_is_what_the_report_made_of_it(claims: Any) -> None:
+    """Differences and probabilities are computed anew from runs.csv; pairs.csv has them from the runs themselves."""
+    study = claims.read_results("mini")
+    for row in rows("pairs.csv"):
+        game, arm, other = row["environment"], row["arm"], row["other"]
+        if game == "all" and claims.BASELINE in (arm, other):
+            assert study.probability(arm, other).value == pytest.approx(float(row["better"]), abs=1e-4)
+        if game == "all":
+            continue
+        difference, reverse = study.difference(game, arm, other), study.difference(game, other, arm)
+        assert difference.value == pytest.approx(float(row["difference"]), rel=1e-4, abs=1e-4)
+        assert (reverse.low, reverse.high) == pytest.approx((-difference.high, -difference.low), nan_ok=True)
+        wins = [
+            (ours > theirs) + 0.5 * (ours == theirs)
+            for ours in study.finals(game, arm)
+            for theirs in study.finals(game, other)
+        ]
+        assert np.mean(wins) == pytest.approx(float(row["better"]), abs=1e-4)
+
+
+def test_a_page_without_its_marks_is_left_alone(claims: Any) -> None:
+    page = f"before\n{claims.BEGIN}old\n{claims.END}after\n"
+    assert claims.put_into(page, "new\n") == f"before\n{claims.BEGIN}\nnew\n\n{claims.END}after\n"
+    for broken in (page.replace(claims.END, ""), page.replace(claims.BEGIN, ""), page + page):
+        with pytest.raises(SystemExit, match="once each"):
+            claims.put_into(broken, "new\n")

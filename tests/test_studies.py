@@ -115,9 +115,9 @@ def test_a_number_of_seeds_counts_from_0(tmp_path: Path) -> None:
     [
         ('"example"', "example", 1, "not TOML"),
         ("[arms.dqn]", "[arms.dqn", 11, "not TOML"),
-        ("seeds = [3, 1]", "seeds = 0", 3, "seeds = 5, or a list"),
-        ("seeds = [3, 1]", "seeds = [1, 1]", 3, "seeds = 5, or a list"),
-        ("seeds = [3, 1]", "seeds = true", 3, "seeds = 5, or a list"),
+        ("seeds = [3, 1]", "seeds = 0", 3, "or a list of different seeds"),
+        ("seeds = [3, 1]", "seeds = [1, 1]", 3, "or a list of different seeds"),
+        ("seeds = [3, 1]", "seeds = true", 3, "or a list of different seeds"),
         ("seeds = [3, 1]", "seed = 5", 3, "there is no 'seed' in a study"),
         ("seeds = [3, 1]\n", "", 1, "seeds is missing; write seeds = 5"),
         ('"example"', '"my study"', 1, "letters, digits"),
@@ -146,7 +146,10 @@ def test_a_number_of_seeds_counts_from_0(tmp_path: Path) -> None:
         ("[arms.peng]", "[arms.peng-0.5]", 14, 'write [arms."peng-0.5"]'),
         ("[arms.peng]", "[arms.dqn]", 14, "write each table and each key once"),
         ("[arms.peng]", '[arms.copy]\nagent = "dqn"\n[arms.peng]', 14, "the arms dqn and copy have the same settings"),
-        ("[arms.dqn]", '[arms."d/q/n"]', 11, "needs a name of letters"),
+        ("[arms.dqn]", '[arms."d/q/n"]', 11, "needs another name, of at most 100 letters"),
+        ('"example"', f'"{"x" * 101}"', 1, "at most 100 letters"),
+        ("seeds = [3, 1]", "seeds = 1_000_000_000_000", 3, "1,000 at the most"),
+        ("steps = 2_000", "step = 2_000", 7, "perhaps you meant steps"),
     ],
 )
 def test_a_mistake_is_answered_with_its_line_and_the_right_form(
@@ -159,6 +162,20 @@ def test_a_mistake_is_answered_with_its_line_and_the_right_form(
     assert str(error.value).startswith(f"{file}, line {line}: ")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_mark_before_the_first_character_does_not_matter(tmp_path: Path) -> None:
+    file = write(tmp_path, EXAMPLE)
+    expected = read_study(file).runs
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert read_study(file).runs == expected
+
+
+def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    file = write(tmp_path, EXAMPLE)
+    file.write_bytes(file.read_bytes().replace(b"[arms.dqn]", b"# m\xe4rz\n[arms.dqn]"))
+    with pytest.raises(ConfigError, match=r"line 11: this is not UTF-8, .* save the file as UTF-8"):
+        read_study(file)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from lambda_replay.cli import main
+from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
-from lambda_replay.runs import RunLock
-from lambda_replay.studies import execute
+from lambda_replay.runs import RunLock, is_finished
+from lambda_replay.studies import attempt, cluster, execute
 from lambda_replay.studies.execute import lock_study
-from lambda_replay.studies.layout import make_layout
-from lambda_replay.studies.plan import read_study
+from lambda_replay.studies.layout import Layout, make_layout
+from lambda_replay.studies.plan import Study, read_study
 from lambda_replay.studies.status import read_status
 
 SAME_BYTES = ("metrics.jsonl", "episodes.csv", "weights.safetensors", "config.json")
@@ -208,6 +209,11 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
         (("go", "x.toml"), "run|status|report"),
         (("run", "none.toml"), "there is no study file none.toml"),
         (("run", "{file}", "--workers", "0"), "--workers is 0"),
+        (("run", "{file}", "--workers", "two"), "not 'two' (see lambda-replay study run --help)"),
+        (("run", "{file}", "--cpus-per-run", "two"), "--cpus-per-run takes a number, not 'two'"),
+        (("run", "{file}", "other.toml"), "other.toml is one argument too many"),
+        (("status", "{file}", "--outt", "x"), "there is no option --outt; perhaps you meant --out"),
+        (("run", "{file}", "--out", "{file}"), "small cannot be made (Not a directory); give another --out"),
         (("run", "{file}", "--workers", "2", "--ray", "auto"), "--cpus-per-run"),
         (("run", "{file}", "--gpus-per-run", "1"), "belong to --ray"),
         (("run", "{file}", "--cpus_per_run", "1"), "belong to --ray"),
@@ -241,13 +247,19 @@ def test_an_arm_that_cannot_be_made_is_told_before_anything_runs(
     assert not (tmp_path / "studies").exists()
 
 
-def test_a_run_that_somebody_works_on_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "SECONDS_TO_FREE", 0.5)
-    file = tmp_path / "small.toml"
+def small_plan(root: Path) -> tuple[Study, Layout]:
+    """Two short runs; the directory of the first one is there."""
+    file = root / "small.toml"
     file.write_text(STUDY.replace("6_000", "400"))
     plan = read_study(file)
-    layout = make_layout(tmp_path, plan)
+    layout = make_layout(root, plan)
     layout.run(plan.runs[0]).mkdir(parents=True)
+    return plan, layout
+
+
+def test_a_run_that_somebody_works_on_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "SECONDS_TO_FREE", 0.5)
+    plan, layout = small_plan(tmp_path)
     lock = RunLock(layout.run(plan.runs[0]))
     for _ in execute.run_locally(plan, layout, workers=1):
         pass
@@ -255,3 +267,24 @@ def test_a_run_that_somebody_works_on_holds_up_no_other(tmp_path: Path, monkeypa
     busy, other = read_status(plan, layout)
     assert (busy.state, other.state) == ("failed", "finished")
     assert "another process is at work on it" in busy.reason
+
+
+def test_a_run_that_somebody_leaves_is_taken_up(tmp_path: Path) -> None:
+    plan, layout = small_plan(tmp_path)
+    lock = RunLock(layout.run(plan.runs[0]))
+    for _ in execute.run_locally(plan, layout, workers=1):
+        if is_finished(layout.run(plan.runs[1])):
+            lock.release()
+    assert [status.state for status in read_status(plan, layout)] == ["finished", "finished"]
+
+
+def test_a_run_that_somebody_works_on_is_no_fault_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "SECONDS_TO_FREE", 0.3)
+    plan, layout = small_plan(tmp_path)
+    run = plan.runs[0]
+    lock = RunLock(layout.run(run))
+    order = {"environment": run.environment, "arm": run.arm, "seed": run.seed, "config": to_dict(run.config)}
+    cluster.conduct(order, str(layout.directory), has_gpu=False)
+    lock.release()
+    failure = json.loads(layout.failure(run).read_text())
+    assert (failure["reason"], failure["attempts"]) == (attempt.BUSY, 0)

@@ -5,6 +5,7 @@ The comment behind a field is its help text on the command line. "Paper" is Dale
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import types
@@ -326,7 +327,9 @@ def _known(kind: type, values: Mapping[str, Any], prefix: str) -> dict[str, Any]
     """The type of each field that is named, or a sentence about the first name that is none."""
     hints = get_type_hints(kind)
     for name in values:
-        _require(name in hints, f"there is no setting {prefix}{name}; known here: {', '.join(hints)}.")
+        meant = difflib.get_close_matches(name, hints, n=1)
+        remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"known here: {', '.join(hints)}"
+        _require(name in hints, f"there is no setting {prefix}{name}; {remedy}.")
     return hints
 
 

@@ -295,8 +295,14 @@ def _image_shape(state_shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _has_colours_first(state_shape: tuple[int, ...]) -> bool:
-    """Whether a state is [F, C, H, W], as torch likes pictures, and not [F, H, W, C], as environments give them."""
-    return len(state_shape) == 4 and state_shape[1] in COLOURS and state_shape[3] not in COLOURS
+    """Whether a state is [F, C, H, W], as torch likes pictures, and not [F, H, W, C], as environments give them.
+
+    A grid of four rows is no picture of four colours, unless what would be its picture is a square.
+    """
+    if len(state_shape) != 4 or state_shape[1] not in COLOURS or state_shape[3] in COLOURS:
+        return False
+    height, width = state_shape[2:]
+    return height == width or min(height, width) >= SMALLEST_ATARI_IMAGE
 
 
 def _as_images(states: Tensor) -> Tensor:

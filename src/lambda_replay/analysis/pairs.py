@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -15,6 +16,8 @@ from lambda_replay.analysis.summary import (
 )
 from lambda_replay.data import Floats
 
+ENOUGH_RUNS, ENOUGH_PER_ENVIRONMENT = 20, 5  # of an arm
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -23,8 +26,8 @@ class Pair:
     arm: str
     other: str
     comparisons: tuple[Comparison, ...]  # [environments]
-    probability: Estimate  # of a run of the arm scoring higher than one of the other, over the aggregated environments
-    runs: int  # that it rests on, of the arm that has fewer
+    probability: Estimate  # of a run of the arm scoring higher than one of the other, over the learnt environments
+    is_enough: bool  # runs for the interval of the probability to be believed
 
 
 def every_pair(summary: StudySummary) -> tuple[Pair, ...]:
@@ -35,14 +38,22 @@ def every_pair(summary: StudySummary) -> tuple[Pair, ...]:
 
 def _pair(summary: StudySummary, arm: str, other: str) -> Pair:
     comparisons = [compare(*_finals(environment, arm, other)) for environment in summary.environments]
-    tasks = [_finals(environment, arm, other) for environment in summary.aggregated]
+    tasks = [_finals(environment, arm, other) for environment in summary.learnt]
     return Pair(
         arm=arm,
         other=other,
-        comparisons=tuple(comparison for comparison in comparisons if comparison is not None),
+        comparisons=tuple(comparisons),
         probability=compare_over_environments([ours for ours, _ in tasks], [theirs for _, theirs in tasks]),
-        runs=min(sum(len(task[side]) for task in tasks) for side in (0, 1)),
+        is_enough=all(is_enough([len(task[side]) for task in tasks]) for side in (0, 1)),
     )
+
+
+def is_enough(runs: Sequence[int]) -> bool:
+    """Whether so many runs in each environment give a bootstrap interval that covers about what it promises.
+
+    Runs are drawn anew within each environment, so two in each stay too few however many environments there are.
+    """
+    return sum(runs) >= ENOUGH_RUNS and min(runs) >= ENOUGH_PER_ENVIRONMENT
 
 
 def _finals(environment: EnvironmentSummary, arm: str, other: str) -> tuple[Floats, Floats]:

@@ -17,7 +17,6 @@ from lambda_replay.config import environment_directory
 
 Styles = Mapping[str, ArmStyle]
 PROBABILITIES: Domain = (-0.06, 1.06)
-ENOUGH_RUNS = 20  # of an arm; with fewer, bootstrap intervals of a probability miss the truth more often than they say
 SIGNS: Mapping[wording.Verdict, str] = {"above": "▲", "below": "▼"}
 
 
@@ -102,11 +101,11 @@ def pairs_section(pairs: Sequence[Pair], styles: Styles) -> str:
     chances = {(pair.arm, pair.other): pair.probability for pair in pairs}
     chances |= {(other, arm): chance.complement for (arm, other), chance in chances.items()}
     arms = list(dict.fromkeys(arm for arm, _ in chances))
-    is_enough = min(pair.runs for pair in pairs) >= ENOUGH_RUNS
+    is_marked = all(pair.is_enough for pair in pairs)
     columns = "".join(f'<th scope="col">{_name(arm, styles[arm])}</th>' for arm in arms)
     rows = [
         f'<tr><th scope="row">{_name(arm, styles[arm])}</th>'
-        + "".join(_pair_cell(arm, other, chances.get((arm, other)), is_marked=is_enough) for other in arms)
+        + "".join(_pair_cell(arm, other, chances.get((arm, other)), is_marked=is_marked) for other in arms)
         + "</tr>"
         for arm in arms
     ]
@@ -114,7 +113,7 @@ def pairs_section(pairs: Sequence[Pair], styles: Styles) -> str:
 <h2>Every pair of arms</h2>
 <p class="note">The probability that a run of the row’s arm scores higher than a run of the column’s in the same
 environment, averaged over environments; arms stand in the order of their interquartile means. Below it stands the 95%
-bootstrap interval. {wording.pair_marks(len(pairs), ENOUGH_RUNS, is_marked=is_enough)}</p>
+bootstrap interval. {wording.pair_marks(len(pairs), is_marked=is_marked)}</p>
 <div class="scroll"><table class="pairs">
 <thead><tr><th scope="col">Arm</th>{columns}</tr></thead>
 <tbody>

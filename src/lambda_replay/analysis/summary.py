@@ -48,7 +48,7 @@ class RunSummary:
     final_score: float  # last 100 episodes so far
     area: float  # mean height of the curve; NaN until the run has finished
     to_threshold: Mapping[Axis, float]  # NaN where it has not got there
-    curve: Floats  # [G]  over steps
+    curves: Mapping[Axis, Floats]  # [G] each
     settings: Mapping[str, Any]  # what sets its config apart
     provenance: Mapping[str, Any]
 
@@ -111,19 +111,26 @@ class EnvironmentSummary:
         if self.best is None:
             return False
         gain = self.best.final.value - float(self.random_scores.mean())
-        variances = [np.var(arm.final_scores, ddof=1) for arm in self.arms if len(arm.final_scores) > 1]
+        several = [arm.final_scores for arm in self.arms if len(arm.final_scores) > 1]
+        samples = several or [self.random_scores]  # one run per arm: as if the best were no steadier than random play
+        variances = [float(np.var(sample, ddof=1)) for sample in samples if len(sample) > 1]
         error = math.sqrt(np.mean(variances) / len(self.best.final_scores)) if variances else 0.0
         return gain > 3 * error
+
+    @property
+    def num_compared(self) -> int:
+        """Arms that stand against the baseline."""
+        return sum(arm.comparison is not None for arm in self.arms)
 
     def lead(self, baseline: str) -> Estimate | None:
         """The best arm minus the baseline, with an interval that knows of how many arms it is the best.
 
         None where the baseline is the best, or one of the two is missing.
         """
-        best, compared = self.best, [arm for arm in self.arms if arm.comparison is not None]
-        if best is None or best.comparison is None:
+        if self.best is None or self.best.comparison is None:
             return None
-        return statistics.difference_of_means(best.final_scores, self.arm(baseline).final_scores, len(compared))
+        finals = self.best.final_scores, self.arm(baseline).final_scores
+        return statistics.difference_of_means(*finals, self.num_compared)
 
 
 @dataclass(frozen=True)
@@ -148,8 +155,8 @@ class StudySummary:
     aggregates: tuple[ArmAggregate, ...]
 
     @property
-    def aggregated(self) -> tuple[EnvironmentSummary, ...]:
-        return tuple(environment for environment in self.environments if environment.is_learnt)
+    def learnt(self) -> tuple[EnvironmentSummary, ...]:
+        return learnt_environments(self.environments)
 
     @property
     def num_finished(self) -> int:
@@ -168,12 +175,12 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     everyone = [run for arm_runs in runs.values() for run in arm_runs]
     finals = {arm: final_scores(arm_runs) for arm, arm_runs in runs.items()}
     random_scores = random_play(everyone)
-    threshold = study.thresholds.get(environment, _above(finals[study.baseline], random_scores))
+    threshold = study.thresholds.get(environment, _default_threshold(finals[study.baseline], random_scores))
     most_hours = max((_hours(run) for run in everyone if len(run.timing.steps)), default=0.0)
     grids: dict[Axis, Floats] = {"steps": _grid(study.steps), "hours": _grid(most_hours)}
     varying = varying_settings(run.config for run in everyone if run.config)
     summaries = {
-        arm: tuple(summarise_run(run, study, threshold, grids["steps"], varying) for run in arm_runs)
+        arm: tuple(summarise_run(run, study, threshold, grids, varying) for run in arm_runs)
         for arm, arm_runs in runs.items()
     }
     arms = [
@@ -181,19 +188,25 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
             arm=arm,
             runs=summaries[arm],
             final_scores=finals[arm],
-            curves=mean_curves(arm_runs, summaries[arm], grids["hours"]),
+            curves=mean_curves(summaries[arm]),
             final=_mean_of(finals[arm]),
-            area=_mean_of(np.array([_area(run, study.steps) for run in arm_runs])),
-            comparison=None if arm == study.baseline else compare(finals[arm], finals[study.baseline]),
+            area=_mean_of(np.array([run.area for run in summaries[arm]])),
+            comparison=(
+                compare(finals[arm], finals[study.baseline])
+                if arm != study.baseline and len(finals[arm]) and len(finals[study.baseline])
+                else None
+            ),
             to_threshold=median_times(summaries[arm], threshold),
         )
-        for arm, arm_runs in runs.items()
+        for arm in study.arms
     ]
     return EnvironmentSummary(environment, grids, random_scores, threshold, tuple(arms))
 
 
-def summarise_run(run: Run, study: StudyData, threshold: float, grid: Floats, varying: set[str]) -> RunSummary:
-    """The numbers of one run, its curve at the steps of a grid [G].
+def summarise_run(
+    run: Run, study: StudyData, threshold: float, grids: Mapping[Axis, Floats], varying: set[str]
+) -> RunSummary:
+    """The numbers of one run, its curves at the points of the grids.
 
     Its settings are those that differ from the study's defaults. Where the study gives no defaults for the environment,
     they are those in which the study's runs differ. Its config stands in the provenance too, and is left out there.
@@ -203,19 +216,22 @@ def summarise_run(run: Run, study: StudyData, threshold: float, grid: Floats, va
         settings = {name: value for name, value in flatten(run.config).items() if name in varying}
     else:
         settings = config_differences(run.config, defaults)
-    arrival = scores.steps_to_threshold(run.episodes, threshold)
+    arrival, reached = scores.steps_to_threshold(run.episodes, threshold), scores.reached_step(run, study.steps)
     return RunSummary(
         record=run.record,
-        reached=scores.reached_step(run, study.steps),
+        reached=reached,
         hours=_hours(run),
         num_episodes=len(run.episodes.steps),
         final_score=scores.final_score(run.episodes),
-        area=_area(run, study.steps),
+        area=scores.area_under_curve(run.episodes, reached) if run.record.state == "finished" else math.nan,
         to_threshold={
             "steps": math.nan if arrival is None else arrival,
             "hours": math.nan if arrival is None else scores.hours_at_step(run.timing, arrival),
         },
-        curve=scores.learning_curve(run.episodes, grid, scores.reached_step(run, study.steps)),
+        curves={
+            "steps": scores.learning_curve(run.episodes, grids["steps"], reached),
+            "hours": scores.learning_curve_over_hours(run.episodes, run.timing, grids["hours"]),
+        },
         settings=settings,
         provenance=flatten({name: value for name, value in run.provenance.items() if name != "config"}),
     )
@@ -234,18 +250,14 @@ def final_scores(runs: Sequence[Run]) -> Floats:
     return np.array([score for score in finals if not math.isnan(score)])
 
 
-def mean_curves(runs: Sequence[Run], summaries: Sequence[RunSummary], hours: Floats) -> dict[Axis, Curve]:
-    """Mean and standard error over runs: of their curves over steps, and at every point of a grid of hours."""
-    over_steps = [summary.curve for summary in summaries]
-    over_hours = [scores.learning_curve_over_hours(run.episodes, run.timing, hours) for run in runs]
-    curves: dict[Axis, list[Floats]] = {"steps": over_steps, "hours": over_hours}
-    return {axis: _mean_curve(np.array(values).reshape(len(runs), GRID_POINTS)) for axis, values in curves.items()}
+def mean_curves(runs: Sequence[RunSummary]) -> dict[Axis, Curve]:
+    """Mean and standard error over runs, of which there may be none, at every point of the grids."""
+    curves = {axis: np.array([run.curves[axis] for run in runs]).reshape(len(runs), GRID_POINTS) for axis in AXES}
+    return {axis: Curve(*statistics.mean_and_standard_error(values)) for axis, values in curves.items()}
 
 
-def compare(finals: Floats, baseline: Floats) -> Comparison | None:
-    """Difference and probability of improvement; None while there is nothing to compare."""
-    if len(finals) == 0 or len(baseline) == 0:
-        return None
+def compare(finals: Floats, baseline: Floats) -> Comparison:
+    """Difference and probability of improvement."""
     return Comparison(
         difference=statistics.difference_of_means(finals, baseline),
         probability=compare_over_environments([finals], [baseline]),
@@ -261,9 +273,11 @@ def median_times(runs: Sequence[RunSummary], threshold: float) -> dict[Axis, Med
     """Median steps and hours to the threshold; a run that has not reached it counts with what it has done so far."""
     started = [run for run in runs if run.num_episodes and not math.isnan(threshold)]
     is_reached = np.array([not math.isnan(run.to_threshold["steps"]) for run in started], dtype=bool)
-    ends = [(run.to_threshold["steps"], run.to_threshold["hours"]) for run in started]
-    so_far = [(float(run.reached), run.hours) for run in started]
-    times = np.where(is_reached[:, None], ends, so_far).reshape(len(started), 2)  # [runs, 2]
+    ends = [
+        (run.to_threshold["steps"], run.to_threshold["hours"]) if reached else (run.reached, run.hours)
+        for run, reached in zip(started, is_reached, strict=True)
+    ]
+    times = np.array(ends, dtype=float).reshape(len(started), 2)  # [runs, 2]
     timed = ~np.isnan(times[:, 1])
     return {
         "steps": statistics.median_time(times[:, 0], is_reached),
@@ -275,7 +289,9 @@ def aggregate(
     environments: Sequence[EnvironmentSummary], arms: Sequence[str], baseline: str
 ) -> tuple[ArmAggregate, ...]:
     """Interquartile mean and probability of improvement of each arm that has a finished run everywhere, best first."""
-    learnt = [environment for environment in environments if environment.is_learnt]
+    learnt = learnt_environments(environments)
+    if not learnt:
+        return ()
     complete = [arm for arm in arms if all(len(environment.arm(arm).final_scores) for environment in environments)]
     tasks = {arm: [normalised_finals(environment, arm) for environment in learnt] for arm in complete}
     aggregates = [
@@ -287,9 +303,13 @@ def aggregate(
             ),
         )
         for arm, finals in tasks.items()
-        if learnt
     ]
     return tuple(sorted(aggregates, key=lambda result: -result.interquartile_mean.value))
+
+
+def learnt_environments(environments: Sequence[EnvironmentSummary]) -> tuple[EnvironmentSummary, ...]:
+    """Those in which an arm has learnt something: over these alone arms can be compared."""
+    return tuple(environment for environment in environments if environment.is_learnt)
 
 
 def normalised_finals(environment: EnvironmentSummary, arm: str) -> Floats:
@@ -304,21 +324,10 @@ def _mean_of(values: Floats) -> Mean:
     return Mean(float(mean), float(standard_error))
 
 
-def _above(finals: Floats, random_scores: Floats) -> float:
+def _default_threshold(finals: Floats, random_scores: Floats) -> float:
     """The mean of the baseline's final scores as a threshold; NaN where random play reaches it as well."""
     mean = _mean_of(finals).value
     return mean if mean > _mean_of(random_scores).value else math.nan
-
-
-def _mean_curve(values: Floats) -> Curve:
-    """[R, G], where R may be 0."""
-    return Curve(*statistics.mean_and_standard_error(values))
-
-
-def _area(run: Run, steps: int) -> float:
-    if run.record.state != "finished":
-        return math.nan
-    return scores.area_under_curve(run.episodes, scores.reached_step(run, steps))
 
 
 def _hours(run: Run) -> float:

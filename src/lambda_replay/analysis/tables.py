@@ -60,7 +60,7 @@ def seed_rows(summary: StudySummary) -> list[list[object]]:
     for environment in summary.environments:
         for run in (run for arm in environment.arms for run in arm.runs):
             record = run.record
-            rows.append([record.environment, record.arm, record.seed, *(_short(score) for score in run.curve)])
+            rows.append([record.environment, record.arm, record.seed, *map(_plain, run.curves["steps"])])
     return rows
 
 
@@ -88,11 +88,6 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
 
 def _ends(estimate: Estimate) -> list[str]:
     return [_plain(estimate.value), _plain(estimate.low), _plain(estimate.high)]
-
-
-def _short(value: float) -> str:
-    """Five figures, more than a noisy curve deserves; empty for an unknown number."""
-    return "" if math.isnan(value) else f"{value:.5g}"
 
 
 def _plain(value: float) -> str:

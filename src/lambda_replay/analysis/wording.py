@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from lambda_replay.analysis.pairs import ENOUGH_PER_ENVIRONMENT, ENOUGH_RUNS
 from lambda_replay.analysis.scores import THRESHOLD_EPISODES, WINDOW
 from lambda_replay.analysis.statistics import LEVEL, RESAMPLES, Estimate, MedianTime
 from lambda_replay.analysis.summary import ArmSummary, EnvironmentSummary, Mean, StudySummary
@@ -140,8 +141,8 @@ def missing_arms(summary: StudySummary) -> list[str]:
 
 def overall_sentences(summary: StudySummary) -> list[str]:
     """Which arm is best over all environments, by how much and how surely."""
-    if not summary.aggregates and summary.num_finished and not summary.aggregated:
-        return ["No arm scores clearly above random play in any environment, so there is nothing to compare overall."]
+    if summary.num_finished and not summary.learnt:
+        return ["No arm scores clearly above random play anywhere so far, so there is nothing to compare overall."]
     if len(summary.aggregates) < 2:
         who = f"Only {bold(summary.aggregates[0].arm)}" if summary.aggregates else "No arm"
         return [f"{who} has a finished run in every environment, so there is no overall comparison."]
@@ -160,7 +161,7 @@ def overall_sentences(summary: StudySummary) -> list[str]:
     if best.probability is not None and best.probability.has_interval:
         chance = _with_range(best.probability)
         sentences.append(f"A run of {bold(best.arm)} beats a run of the baseline with probability {chance}.")
-    if others and others[0].arm != summary.study.baseline:
+    if others[0].arm != summary.study.baseline:
         sentences.append(_runner_up(best.interquartile_mean, others[0].arm, others[0].interquartile_mean))
     return sentences
 
@@ -172,10 +173,13 @@ def chance_sentence(summary: StudySummary) -> str:
     return expected_by_chance(comparisons, "comparison") if comparisons else ""
 
 
-def pair_marks(pairs: int, enough: int, *, is_marked: bool) -> str:
+def pair_marks(pairs: int, *, is_marked: bool) -> str:
     """What the signs in the table of pairs mean, or why there are none."""
     if not is_marked:
-        return f"Nothing is marked: with fewer than {enough} runs of an arm such intervals are too narrow."
+        return (
+            f"Nothing is marked: with fewer than {ENOUGH_RUNS} runs of an arm, or {ENOUGH_PER_ENVIRONMENT} in an "
+            "environment, such intervals are too narrow."
+        )
     return f"▲ and ▼: it lies wholly above or below 0.5. {expected_by_chance(pairs, 'pair')}"
 
 
@@ -263,8 +267,8 @@ def environment_sentence(environment: EnvironmentSummary, baseline: str) -> str:
     lead = environment.lead(baseline)
     if lead is None:
         return f"{text}; the baseline {bold(baseline)} has no finished run yet."
-    compared = sum(arm.comparison is not None for arm in environment.arms)
-    return f"{text}, {_difference(lead, compared, baseline, digits)}.{_speed(best, environment, baseline)}"
+    gain = _difference(lead, environment.num_compared, baseline, digits)
+    return f"{text}, {gain}.{_speed(best, environment, baseline)}"
 
 
 def _difference(difference: Estimate, compared: int, baseline: str, digits: int) -> str:

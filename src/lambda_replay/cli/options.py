@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def parse(kind: type[T], arguments: list[str], *, usage: str, default: T | None 
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
             return _call_tyro(kind, arguments, usage, default)
     except SystemExit as error:
-        command = " ".join(usage.split()[:2])
+        command = " ".join(itertools.takewhile(str.islower, usage.split()))  # before FILE, RUN or ENV
         raise ConfigError(f"{_first_sentence(complaint.getvalue())} (see {command} --help)") from error
 
 
@@ -46,12 +47,18 @@ def _first_sentence(box: str) -> str:
     rules = [number for number, line in enumerate(lines) if line.startswith(("---", "───"))]
     sentence = " ".join(lines[rules[0] + 1 : rules[1]] if len(rules) > 1 else lines)
     unknown = re.match(r"Unrecognized options: (\S+?),?( |$)", sentence)
+    if unknown and not unknown[1].startswith("-"):
+        return f"{unknown[1]} is one argument too many"
     if unknown:
         meant = next((line.split()[0] for line in lines if line.startswith("--") and line.strip("-")), None)
         return f"there is no option {unknown[1]}" + (f"; perhaps you meant {meant}" if meant else "")
-    literal = re.match(r"Error parsing (--\S+): invalid literal for int\(\) with base 10: (.*)", sentence)
-    if literal:
-        return f"{literal[1]} takes a whole number, not {literal[2]}"
+    option = re.match(r"Error parsing (--\S+): ", sentence)
+    literal = re.search(r"invalid literal for int\(\) with base 10: ('[^']*')", sentence)
+    number = re.search(r"could not convert string to float: ('[^']*')", sentence)
+    if option and literal:
+        return f"{option[1]} takes a whole number, not {literal[1]}"
+    if option and number:
+        return f"{option[1]} takes a number, not {number[1]}"
     return re.sub(r"^Error parsing config[a-z_.]*: ", "", sentence).rstrip(".")
 
 

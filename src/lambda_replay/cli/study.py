@@ -93,11 +93,11 @@ def _run(arguments: list[str]) -> int:
             check_room(study, layout, needs, workers)
         _conduct(study, layout, options, workers)
         statuses = read_status(study, layout)
+        _write_report_if_possible(study, layout, statuses)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(study, layout, arguments)) from None
     finally:
         lock.release()
-    _write_report_if_possible(study, layout, statuses)
     return _close(layout, statuses)
 
 

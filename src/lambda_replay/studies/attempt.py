@@ -120,13 +120,14 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def wait_until_free(path: Path) -> None:
-    """Wait for the process of an earlier starter, which stops by itself."""
+def wait_until_free(path: Path) -> bool:
+    """Wait for the process of an earlier starter, which stops by itself; whether it did."""
     deadline = time.monotonic() + SECONDS_TO_FREE
     while not is_free(path):
         if time.monotonic() > deadline:
-            raise ConfigError(BUSY)
+            return False
         time.sleep(0.2)
+    return True
 
 
 def _variables(run: PlannedRun) -> dict[str, str]:

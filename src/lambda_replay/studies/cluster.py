@@ -21,7 +21,7 @@ from typing import Any
 from lambda_replay import __version__
 from lambda_replay.config import from_dict, to_dict
 from lambda_replay.errors import ConfigError
-from lambda_replay.studies.attempt import ATTEMPTS, Attempt, record_failure, stop_all, wait_until_free
+from lambda_replay.studies.attempt import ATTEMPTS, BUSY, Attempt, record_failure, stop_all, wait_until_free
 from lambda_replay.studies.execute import unfinished
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
@@ -64,9 +64,10 @@ def conduct(order: dict[str, Any], directory: str, has_gpu: bool) -> None:
     run = PlannedRun(order["environment"], order["arm"], order["seed"], config)
     layout = Layout(Path(directory))
     variables = {} if has_gpu else {"CUDA_VISIBLE_DEVICES": ""}
-    reason: str | None = ""
-    for _ in range(ATTEMPTS):
-        wait_until_free(layout.run(run))
+    for attempts in range(1, ATTEMPTS + 1):
+        if not wait_until_free(layout.run(run)):
+            record_failure(run, layout, BUSY, attempts - 1)
+            return
         attempt = Attempt(run, layout, variables)
         try:
             while attempt.is_running():  # in short sleeps, out of which Ray's exception can take it
@@ -77,8 +78,8 @@ def conduct(order: dict[str, Any], directory: str, has_gpu: bool) -> None:
         reason = attempt.close()
         if reason is None:
             return
-    assert reason is not None
-    record_failure(run, layout, reason, ATTEMPTS)
+        if attempts == ATTEMPTS:
+            record_failure(run, layout, reason, attempts)
 
 
 def probe(directory: str, token: str) -> dict[str, str]:

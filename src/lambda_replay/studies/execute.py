@@ -24,7 +24,10 @@ LOCK_TRIES = 10  # ``study status`` holds the lock for an instant when it looks 
 
 def lock_study(layout: Layout) -> RunLock:
     """The study's lock, so that two ``study run`` of it do not collide."""
-    layout.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        layout.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{layout.directory} cannot be made ({error.strerror}); give another --out.") from None
     for _ in range(LOCK_TRIES - 1):
         try:
             return RunLock(layout.directory)
@@ -100,18 +103,29 @@ def check_room(study: Study, layout: Layout, needs: dict[PlannedRun, Needs], wor
 
 
 def run_locally(study: Study, layout: Layout, *, workers: int) -> Generator[None, None, None]:
-    """Conduct all unfinished runs; yields several times a second, and stops the processes when it is closed early."""
+    """Conduct all unfinished runs; yields several times a second, and stops the processes when it is closed early.
+
+    Somebody may be at work on a run: the process of an earlier study that was killed, which stops by itself, or a
+    person with ``resume``. Such a run comes later, and counts as failed if it stays busy for long.
+    """
     waiting, attempts = deque(unfinished(study, layout)), Counter[PlannedRun]()
     running: dict[PlannedRun, Attempt] = {}
-    busy_since: dict[PlannedRun, float] = {}
+    busy: dict[PlannedRun, float] = {}  # somebody else is at work on them, since that time
     try:
-        while waiting or running:
+        while waiting or running or busy:
             while waiting and len(running) < workers:
-                run = _take_free(waiting, layout, busy_since)
-                if run is None:
-                    break
-                running[run] = Attempt(run, layout)
-                attempts[run] += 1
+                run = waiting.popleft()
+                if is_free(layout.run(run)):
+                    running[run] = Attempt(run, layout)
+                    attempts[run] += 1
+                else:
+                    busy[run] = time.monotonic()
+            for run in [run for run in busy if is_free(layout.run(run))]:
+                del busy[run]
+                waiting.appendleft(run)
+            for run in [run for run, since in busy.items() if time.monotonic() - since > SECONDS_TO_FREE]:
+                del busy[run]
+                record_failure(run, layout, BUSY, attempts[run])
             for run in [run for run, attempt in running.items() if not attempt.is_running()]:
                 reason = running.pop(run).close()
                 if reason is not None and attempts[run] < ATTEMPTS:
@@ -122,22 +136,6 @@ def run_locally(study: Study, layout: Layout, *, workers: int) -> Generator[None
             time.sleep(POLL_SECONDS)
     finally:
         stop_all(running.values())
-
-
-def _take_free(waiting: deque[PlannedRun], layout: Layout, busy_since: dict[PlannedRun, float]) -> PlannedRun | None:
-    """The first waiting run on whose directory nobody is at work, taken off the list; None if there is none now.
-
-    Somebody may be: the process of an earlier study that was killed, which stops by itself, or a person with
-    ``resume``. A run that stays busy for long counts as failed.
-    """
-    for run in list(waiting):
-        if is_free(layout.run(run)):
-            waiting.remove(run)
-            return run
-        if time.monotonic() - busy_since.setdefault(run, time.monotonic()) > SECONDS_TO_FREE:
-            waiting.remove(run)
-            record_failure(run, layout, BUSY, attempts=0)
-    return None
 
 
 def _free_disk(layout: Layout) -> int:

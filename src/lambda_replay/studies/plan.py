@@ -23,7 +23,7 @@ from lambda_replay.studies.key_lines import KeyPath, find_key_lines, line_of
 FORMS = {
     "name": 'name = "peng-mini"',
     "environments": 'environments = ["minatar/breakout", "minatar/asterix"]',
-    "seeds": "seeds = 5, or a list of different seeds: seeds = [0, 1, 2]",
+    "seeds": "seeds = 5 (1,000 at the most), or a list of different seeds: seeds = [0, 1, 2]",
     "baseline": 'baseline = "dqn-3step", the name of one of the arms',
     "defaults": "[defaults] with settings below it, such as steps = 400_000",
     "arms": '[arms.NAME] with settings below it, such as estimator = "peng:0.75"',
@@ -32,7 +32,9 @@ FORMS = {
 OPTIONAL = ("defaults", "thresholds")
 PER_ENVIRONMENT = "on"  # [arms.NAME.on."atari/pong"]: settings of an arm on one environment
 PARTS = {"cache": "agent dqn-lambda", "target": "agent dqn", "atari": "atari/… games", "minatar": "minatar/… games"}
-DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME_FORM = "at most 100 letters, digits, '-', '_' and '.'"
+MOST_SEEDS = 1_000  # that a number of seeds may stand for; a list may be longer
 
 Settings = Mapping[str, Any]
 
@@ -131,11 +133,14 @@ def read_study(path: Path) -> Study:
 
 def _read_source(path: Path) -> Source:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before the first character
         return Source(path, tomllib.loads(text), find_key_lines(text))
     except FileNotFoundError:
         raise ConfigError(f"there is no study file {path}; give a .toml file, for example studies/mini.toml.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}: this is not UTF-8, which TOML is; save the file as UTF-8.") from None
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error}); give a study file (.toml).") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_syntax_sentence(path, text, str(error))) from None
@@ -163,7 +168,7 @@ def _check_top(source: Source) -> None:
             raise source.mistake((), f"{name} is missing; write {form}.")
     name = source.values["name"]
     if not (isinstance(name, str) and DIRECTORY_NAME.fullmatch(name)):
-        raise source.mistake(("name",), f"name is {name!r}; write {FORMS['name']} (letters, digits, '-', '_', '.').")
+        raise source.mistake(("name",), f"name is {name!r}; write {FORMS['name']}, with {NAME_FORM}.")
     for table in ("defaults", "arms", "thresholds"):
         if not isinstance(source.values.get(table, {}), dict):
             raise source.mistake((table,), f"{table} is {source.values[table]!r}; write {FORMS[table]}.")
@@ -182,7 +187,7 @@ def _environments(source: Source) -> tuple[str, ...]:
 
 def _seeds(source: Source) -> tuple[int, ...]:
     seeds = source.values["seeds"]
-    if type(seeds) is int and seeds > 0:
+    if type(seeds) is int and 0 < seeds <= MOST_SEEDS:
         return tuple(range(seeds))
     is_list = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
     if not is_list or len(set(seeds)) < len(seeds):
@@ -196,7 +201,7 @@ def _arms(source: Source) -> tuple[str, ...]:
         raise source.mistake(("arms",), f"there is no arm; write {FORMS['arms']}.")
     for arm, settings in arms.items():
         if not DIRECTORY_NAME.fullmatch(arm):
-            raise source.mistake(("arms", arm), f"the arm {arm!r} needs a name of letters, digits, '-', '_' and '.'.")
+            raise source.mistake(("arms", arm), f"the arm {arm!r} needs another name, of {NAME_FORM}.")
         if not isinstance(settings, dict):
             raise source.mistake(("arms", arm), f"arms.{arm} is {settings!r}; write {FORMS['arms']}.")
         if any(name.isdigit() for name in settings):  # TOML reads peng-0.75 as a table 75 in a table peng-0

@@ -1,0 +1,82 @@
+"""How the mean absolute TD error of a block depends on λ: a row per game and moment of training.
+
+Bounded λ assumes that it rises with λ (paper, appendix C). Agents train with peng:0.75 and the preset ``minatar``; at
+each of several refreshes L(λ), as the paper defines it, is computed for the blocks of one cache.
+
+python results/td_errors.py > results/mini/td_errors.csv        # four games, two minutes each on one core
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lambda_replay.cache import make_block
+from lambda_replay.data import Block, Floats
+from lambda_replay.estimators import Peng
+from lambda_replay.loop import Boundary, Event
+from lambda_replay.presets import make_config
+from lambda_replay.runner import Run, start_run
+
+GAMES = ("minatar/breakout", "minatar/space_invaders", "minatar/asterix", "minatar/freeway")
+LAMBDAS = tuple(tenths / 10 for tenths in range(11))
+MOMENTS = (25_000, 50_000, 100_000, 200_000)  # agent steps; each is a refresh of the preset
+SEED = 0
+
+
+def main() -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["environment", "step", *(f"lambda_{value:g}" for value in LAMBDAS), "rising", "smallest_at_0"])
+    for game in GAMES:
+        for step, errors in measure(game):  # [λ, K]
+            shares = (np.diff(errors, axis=0) >= 0).all(axis=0).mean(), (errors.argmin(axis=0) == 0).mean()
+            writer.writerow([game, step, *(f"{value:.4f}" for value in (*errors.mean(axis=1), *shares))])
+
+
+def measure(game: str) -> Iterator[tuple[int, Floats]]:
+    """Train, and at each moment yield L(λ) of every block of a cache [λ, K]."""
+    found: list[tuple[int, Floats]] = []
+    config = replace(make_config(game), estimator="peng:0.75", steps=MOMENTS[-1] + 1, seed=SEED, checkpoint_every=0)
+    with tempfile.TemporaryDirectory() as directory:
+        run = start_run(Path(directory) / "run", config)
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Boundary) and event.step in MOMENTS:
+                found.append((event.step, block_errors(promote(run))))
+
+        run.train(on_event)
+        run.close()
+    assert [step for step, _ in found] == list(MOMENTS)
+    yield from found
+
+
+def promote(run: Run) -> Block:
+    """As many blocks of the run's memory as its cache has, with the present Q-values."""
+    cache, memory, learner = run.config.cache, run.agent.memory, run.agent.learner
+    assert cache is not None
+    slots = memory.sample_blocks(cache.num_blocks, cache.block_length, np.random.default_rng(SEED))
+    return make_block(
+        memory,
+        slots,
+        memory.transitions(slots),
+        learner.q_values,
+        discount=run.config.discount,
+        chunk_size=learner.chunk_size,
+    )
+
+
+def block_errors(block: Block) -> Floats:
+    """L(λ) = 1/B Σ_i |R_i^λ − Q(s_i, a_i)| for every λ and block [λ, K]; closing slots are no transitions."""
+    counts = block.is_transition.sum(axis=1)  # [K]
+    errors = [np.abs(Peng(value)(block) - block.action_values[:, :-1]) for value in LAMBDAS]  # [K, L] each
+    return np.array([np.where(block.is_transition, error, 0).sum(axis=1) / counts for error in errors])
+
+
+if __name__ == "__main__":
+    main()
