@@ -47,8 +47,8 @@ NOT_IN_THE_PAPER = {
     "minatar.sticky", "minatar.ramping", "minatar.all_actions",
 }  # fmt: skip
 REMEDY = re.compile(
-    r"; (give|raise|lower|set|use|choose|known here|perhaps you meant|undo)|is the (next|nearest)|must be a multiple of|"
-    r"belong to|needs"
+    r"; (give|raise|lower|set|use|choose|known here|perhaps you meant|undo)|"
+    r"is the (next|nearest)|must be a multiple of|belong to|needs"
 )
 
 

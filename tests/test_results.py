@@ -80,7 +80,7 @@ def a_study(claims: Any, **finals: list[float]) -> Any:
         for arm, scores in finals.items()
         for score in scores
     ]
-    return claims.Results(runs, [], [])
+    return claims.Results(runs, [], [], [])
 
 
 @pytest.mark.parametrize(
