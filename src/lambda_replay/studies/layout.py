@@ -48,6 +48,8 @@ class Layout:
 
 def make_layout(out: Path, study: Study) -> Layout:
     """Where a study lies below the output directory."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is no directory; give another --out.")
     return Layout(out / "studies" / study.name)
 
 
