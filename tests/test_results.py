@@ -86,25 +86,50 @@ def a_study(claims: Any, **finals: list[float]) -> Any:
 @pytest.mark.parametrize(
     ("scores", "beats", "matches", "gains_hugely"),
     [
-        ([10.0, 10.2, 9.8, 10.1], "OPEN", "HOLDS", "FAILS"),  # the same
-        ([9.5, 9.6, 9.4, 9.5], "FAILS", "FAILS", "FAILS"),  # clearly below, by however little
-        ([8.0, 12.0, 6.0, 14.0], "OPEN", "OPEN", "OPEN"),  # the same mean, but who knows
-        ([11.0, 11.2, 10.8, 11.1], "HOLDS", "HOLDS", "FAILS"),  # clearly above, not hugely
-        ([15.0, 15.5, 14.5, 15.1], "HOLDS", "HOLDS", "OPEN"),  # half more
-        ([20.0, 20.5, 19.5, 20.1], "HOLDS", "HOLDS", "HOLDS"),
-        ([20.0], "OPEN", "OPEN", "OPEN"),  # one run says nothing
+        ([10.0, 10.2, 9.8, 10.1, 9.9], "OPEN", "HOLDS", "FAILS"),  # the same
+        ([9.5, 9.6, 9.4, 9.5, 9.5], "FAILS", "HOLDS", "FAILS"),  # clearly below, by less than a tenth
+        ([8.0, 8.1, 7.9, 8.0, 8.0], "FAILS", "FAILS", "FAILS"),  # by a fifth
+        ([8.0, 12.0, 6.0, 14.0, 10.0], "OPEN", "OPEN", "FAILS"),  # the same mean, but who knows
+        ([11.0, 11.2, 10.8, 11.1, 10.9], "HOLDS", "HOLDS", "FAILS"),  # clearly above, not hugely
+        ([15.0, 15.5, 14.5, 15.1, 15.0], "HOLDS", "HOLDS", "OPEN"),  # half more
+        ([20.0, 20.5, 19.5, 20.1, 20.0], "HOLDS", "HOLDS", "HOLDS"),
+        ([20.0, 20.5, 19.5, 20.1], "OPEN", "OPEN", "OPEN"),  # too few runs say nothing
     ],
 )
 def test_beating_matching_and_huge_gains(
     claims: Any, scores: list[float], beats: str, matches: str, gains_hugely: str
 ) -> None:
-    study = a_study(claims, dqn_3step=[10.0, 10.1, 9.9, 10.0], arm=scores)
-    verdicts = [
-        claims.beats(study, "minatar/breakout", "arm", "dqn-3step").verdict,
-        claims.matches(study, "minatar/breakout", "arm", "dqn-3step").verdict,
-        claims.gains_hugely(study, "minatar/breakout", "arm").verdict,
-    ]
-    assert verdicts == [getattr(claims, name) for name in (beats, matches, gains_hugely)]
+    study = a_study(claims, dqn_3step=[10.0, 10.1, 9.9, 10.0, 10.0], arm=scores)
+    pairs = [("minatar/breakout", "arm", "dqn-3step")]
+    for times, verdict in ((claims.BEATS, beats), (claims.MATCHES, matches), (claims.GAINS_HUGELY, gains_hugely)):
+        (comparison,) = claims.compare_scores(study, pairs, times)
+        assert comparison.verdict == getattr(claims, verdict), times
+
+
+def test_the_number_shown_is_the_one_tested_and_widened_for_the_others(claims: Any) -> None:
+    study = a_study(claims, dqn_3step=[10.0, 10.5, 9.5, 10.0, 10.0], arm=[10.4, 11.0, 10.6, 10.2, 10.8])
+    pair = ("minatar/breakout", "arm", "dqn-3step")
+    (alone,) = claims.compare_scores(study, [pair])
+    assert str(alone) == "Breakout: arm − dqn-3step = +0.60 (0.11 to 1.09) ✓"
+    of_eight = claims.compare_scores(study, [pair] * 8)[0]
+    assert of_eight.verdict == claims.OPEN
+    (matched,) = claims.compare_scores(study, [pair], claims.MATCHES)
+    assert matched.name == "Breakout: arm − 0.9 × dqn-3step ="
+
+
+def test_speed_is_compared_round_by_round(claims: Any) -> None:
+    """Student's interval of the mean logarithm, by hand: ratios e⁰·¹, e⁰·², e⁰·³ have mean 0.2 and error 0.1/√3."""
+    ratios = np.exp([0.1, 0.2, 0.3])
+    half = 4.302652729911275 * 0.1 / math.sqrt(3)  # Student's t with 2 degrees of freedom, 97.5 %
+    ratio = claims.mean_ratio(ratios, comparisons=1)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx(tuple(np.exp([0.2, 0.2 - half, 0.2 + half])))
+
+
+def test_what_lambdas_were_chosen_is_of_the_runs_that_are_published() -> None:
+    finished = {(row["environment"], row["arm"], row["seed"]) for row in rows("runs.csv") if row["state"] == "finished"}
+    with (FIGURES.parent / "lambdas.csv").open(encoding="utf-8") as file:
+        described = {(row["environment"], row["arm"], row["seed"]) for row in csv.DictReader(file)}
+    assert described == {run for run in finished if run[1] in ("median", "bounded")}
 
 
 def test_no_effect_matters_more_than_none(claims: Any) -> None:

@@ -221,7 +221,7 @@ class Median:
 
 @dataclass(frozen=True, repr=False)
 class Bounded:
-    """For each block the largest λ found with mean |G_t − Q(s_t,a_t)| ≤ δ over its transitions. Paper, appendix C"""
+    """For each block the largest λ found with mean |G_t − Q(s_t,a_t)| ≤ δ, or 0 if λ = 0 has more. Paper, appendix C"""
 
     bound: float
     family: str = ""
