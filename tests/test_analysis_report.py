@@ -8,6 +8,7 @@ import math
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -242,15 +243,17 @@ def test_ctrl_c_leaves_the_old_report(study: StudyData, tmp_path: Path, monkeypa
 def test_pairs_are_marked_only_where_runs_are_enough(tmp_path: Path) -> None:
     assert [is_enough(runs) for runs in ([20], [19], [5] * 4, [4] * 5, [2] * 20)] == [True, False, True, False, False]
     few = wording.pair_marks(45, is_marked=False)
-    assert few == (
-        "Nothing is marked: with fewer than 20 runs of an arm, or 5 in an environment, such intervals are too narrow."
-    )
+    needed = "20 runs of each arm, and 5 in each environment"
+    assert few == f"Nothing is marked: these intervals are too narrow, they need {needed}."
     enough = wording.pair_marks(45, is_marked=True)
     assert enough == "▲ and ▼: it lies wholly above or below 0.5. Of 45 pairs chance alone would mark about 2.3."
     study = make_study(tmp_path, environments=4, seeds=5, states={})
-    section = write_report(study, tmp_path / "report.html").read_text().partition('<section id="pairs">')[2]
-    section = section.partition("</section>")[0]
+    text = write_report(study, tmp_path / "report.html").read_text()
+    section = text.partition('<section id="pairs">')[2].partition("</section>")[0]
     assert section.count("▲") == section.count("▼") > 1
+    assert "too narrow: they need" not in text
+    few_runs = summarise(replace(study, runs=tuple(run for run in study.runs if run.seed < 3)))
+    assert wording.overall_sentences(few_runs)[-1] == f"These intervals are too narrow: they need {needed}."
 
 
 def test_a_study_that_has_not_started_has_a_report(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from typing import Literal
 
 import numpy as np
 
-from lambda_replay.analysis.pairs import ENOUGH_PER_ENVIRONMENT, ENOUGH_RUNS
+from lambda_replay.analysis.pairs import ENOUGH_PER_ENVIRONMENT, ENOUGH_RUNS, is_enough
 from lambda_replay.analysis.scores import THRESHOLD_EPISODES, WINDOW
 from lambda_replay.analysis.statistics import LEVEL, RESAMPLES, Estimate, MedianTime
 from lambda_replay.analysis.summary import ArmSummary, EnvironmentSummary, Mean, StudySummary
 
 Verdict = Literal["above", "below", "unclear", "unknown"]
 UNKNOWN = "–"
+ENOUGH = f"{ENOUGH_RUNS} runs of each arm, and {ENOUGH_PER_ENVIRONMENT} in each environment"
 SAME_EVERYWHERE = ("commit", "versions.", "python", "platform", "processor")  # in the provenance of a study's runs
 
 
@@ -163,6 +164,8 @@ def overall_sentences(summary: StudySummary) -> list[str]:
         sentences.append(f"A run of {bold(best.arm)} beats a run of the baseline with probability {chance}.")
     if others[0].arm != summary.study.baseline:
         sentences.append(_runner_up(best.interquartile_mean, others[0].arm, others[0].interquartile_mean))
+    if best.interquartile_mean.has_interval and not _has_enough_runs(summary):
+        sentences.append(f"These intervals are too narrow: they need {ENOUGH}.")
     return sentences
 
 
@@ -176,10 +179,7 @@ def chance_sentence(summary: StudySummary) -> str:
 def pair_marks(pairs: int, *, is_marked: bool) -> str:
     """What the signs in the table of pairs mean, or why there are none."""
     if not is_marked:
-        return (
-            f"Nothing is marked: with fewer than {ENOUGH_RUNS} runs of an arm, or {ENOUGH_PER_ENVIRONMENT} in an "
-            "environment, such intervals are too narrow."
-        )
+        return f"Nothing is marked: these intervals are too narrow, they need {ENOUGH}."
     return f"▲ and ▼: it lies wholly above or below 0.5. {expected_by_chance(pairs, 'pair')}"
 
 
@@ -296,6 +296,13 @@ def _speed(arm: ArmSummary, environment: EnvironmentSummary, baseline: str) -> s
     threshold = number(environment.threshold, decimals_of(environment))
     meaning = escape(threshold_meaning(environment, baseline))
     return f" It reaches {threshold} ({meaning}) after {steps(time.median)} steps."
+
+
+def _has_enough_runs(summary: StudySummary) -> bool:
+    return all(
+        is_enough([len(environment.arm(result.arm).final_scores) for environment in summary.learnt])
+        for result in summary.aggregates
+    )
 
 
 def _with_interval(estimate: Estimate) -> str:
