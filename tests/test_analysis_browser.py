@@ -136,6 +136,7 @@ def test_everything_can_be_done_with_the_keyboard(page: Page, report: Path) -> N
         if visited[-1] == "arm" and visited.count("arm") == 2:
             page.press("Enter")
         assert len(visited) < 40, visited
+    assert visited.count("scroll") == 3  # scores, all environments, pairs
     assert not exists(page, path_of("cached-3step"))
     position = "+document.activeElement.getAttribute('aria-valuenow')"
     assert page.evaluate(position) == 199  # the end, as soon as it has the focus

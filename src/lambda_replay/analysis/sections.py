@@ -73,7 +73,7 @@ def aggregate_section(summary: StudySummary, styles: Styles) -> str:
 <p class="note">Scores are normalised within each environment: 0 is random play, 1 is the mean of the best arm. The
 interquartile mean is the mean of the middle half of all runs. The probability is that of a run of the arm scoring
 higher than a run of {baseline} in the same environment; 0.5 is a draw. Bars are 95% bootstrap intervals.</p>
-<div class="scroll"><table class="aggregate">
+{_scroller("All environments together")}<table class="aggregate">
 <thead><tr><th scope="col">Arm</th><th scope="col" colspan="2">Interquartile mean</th>
 <th scope="col" colspan="2">Better than {baseline}</th></tr></thead>
 <tbody>
@@ -114,7 +114,7 @@ def pairs_section(pairs: Sequence[Pair], styles: Styles) -> str:
 <p class="note">The probability that a run of the row’s arm scores higher than a run of the column’s in the same
 environment, averaged over environments; arms stand in the order of their interquartile means. Below it stands the 95%
 bootstrap interval. {wording.pair_marks(len(pairs), is_marked=is_marked)}</p>
-<div class="scroll"><table class="pairs">
+{_scroller("Every pair of arms")}<table class="pairs">
 <thead><tr><th scope="col">Arm</th>{columns}</tr></thead>
 <tbody>
 {lines(rows)}
@@ -156,7 +156,7 @@ def panel(summary: StudySummary, index: int, styles: Styles) -> str:
  aria-valuemin="0" aria-valuemax="0" aria-valuenow="0"></div>
 <div class="readout" hidden></div>
 </div>
-<div class="scroll"><table>
+{_scroller(f"Numbers of {environment.environment}")}<table>
 <thead><tr><th scope="col">Arm</th><th scope="col">Final score</th><th scope="col" class="graphic">Its runs</th>
 <th scope="col">Difference from {baseline}</th><th scope="col">Better with probability</th>
 <th scope="col">Mean over training</th>
@@ -215,6 +215,11 @@ def _name(arm: str, style: ArmStyle) -> str:
     return f"{swatch(style)}{escape(arm)}"
 
 
+def _scroller(label: str) -> str:
+    """The beginning of a part that scrolls sideways where it is too wide; the Tab key reaches it in every browser."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
+
+
 def _score_table(summary: StudySummary, styles: Styles) -> str:
     columns = [f'<th scope="col">{escape(env.environment).replace("/", "/<wbr>")}</th>' for env in summary.environments]
     rows = [
@@ -223,7 +228,7 @@ def _score_table(summary: StudySummary, styles: Styles) -> str:
         + "</tr>"
         for arm in summary.study.arms
     ]
-    return f"""<div class="scroll"><table>
+    return f"""{_scroller("Final scores")}<table>
 <thead><tr><th scope="col">Arm</th>{"".join(columns)}</tr></thead>
 <tbody>
 {lines(rows)}
