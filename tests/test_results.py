@@ -51,6 +51,14 @@ def test_every_run_has_a_curve_that_ends_at_its_final_score() -> None:
         assert float(ends[run]) == pytest.approx(final, rel=1e-4, abs=1e-9), run
 
 
+def test_the_scores_beside_the_preset_are_those_of_the_curves() -> None:
+    table = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
+    curves = [row for row in rows("seeds.csv") if (row["environment"], row["arm"]) == ("minatar/breakout", "peng-075")]
+    for curve in curves[:3]:
+        scores = [f"{float(curve[step]):.1f}" for step in ("100000", "200000", "300000")]
+        assert f"| {curve['seed']} | {' | '.join(scores)} |" in table
+
+
 def test_runs_come_from_one_commit() -> None:
     commits = {row["commit"] for row in rows("runs.csv") if row["state"] == "finished"}
     assert len(commits) == 1
