@@ -23,9 +23,10 @@ from lambda_replay.analysis.statistics import (
     RESAMPLES,
     Estimate,
     difference_of_means,
+    mean_and_standard_error,
     probability_of_improvement,
 )
-from lambda_replay.analysis.summary import BOOTSTRAP_SEED
+from lambda_replay.analysis.summary import BOOTSTRAP_SEED, Mean
 from lambda_replay.data import Floats
 
 HERE = Path(__file__).resolve().parent
@@ -416,8 +417,8 @@ def few_to_many(found: set[int]) -> str:
 
 
 def score(finals: Floats) -> str:
-    error = f" ± {number(finals.std(ddof=1) / np.sqrt(len(finals)))}" if len(finals) > 1 else ""
-    return number(float(finals.mean())) + error
+    mean, standard_error, _ = mean_and_standard_error(finals)
+    return wording.mean_and_error(Mean(float(mean), float(standard_error)), 2)
 
 
 def overall(row: dict[str, str]) -> list[str]:

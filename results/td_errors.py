@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,8 +38,8 @@ def main() -> None:
             writer.writerow([game, step, *(f"{value:.4f}" for value in (*errors.mean(axis=1), *shares))])
 
 
-def measure(game: str) -> Iterator[tuple[int, Floats]]:
-    """Train, and at each moment yield L(λ) of every block of a cache [λ, K]."""
+def measure(game: str) -> list[tuple[int, Floats]]:
+    """Train, and at each moment take L(λ) of every block of a cache [λ, K]."""
     found: list[tuple[int, Floats]] = []
     config = replace(make_config(game), estimator="peng:0.75", steps=MOMENTS[-1] + 1, seed=SEED, checkpoint_every=0)
     with tempfile.TemporaryDirectory() as directory:
@@ -53,7 +52,7 @@ def measure(game: str) -> Iterator[tuple[int, Floats]]:
         run.train(on_event)
         run.close()
     assert [step for step, _ in found] == list(MOMENTS)
-    yield from found
+    return found
 
 
 def promote(run: Run) -> Block:

@@ -326,10 +326,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _known(kind: type, values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The type of each field that is named, or a sentence about the first name that is none."""
     hints = get_type_hints(kind)
-    for name in values:
-        meant = difflib.get_close_matches(name, hints, n=1)
+    unknown = next((name for name in values if name not in hints), None)
+    if unknown is not None:
+        meant = difflib.get_close_matches(unknown, hints, n=1)
         remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"known here: {', '.join(hints)}"
-        _require(name in hints, f"there is no setting {prefix}{name}; {remedy}.")
+        raise ConfigError(f"there is no setting {prefix}{unknown}; {remedy}.")
     return hints
 
 
