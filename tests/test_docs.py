@@ -1,10 +1,11 @@
-"""The documentation names things that exist, and the README's example runs."""
+"""The documentation names things that exist, and its examples run."""
 
 from __future__ import annotations
 
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,12 @@ def test_the_example_of_the_readme_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(example.strip().splitlines()) <= 20
     exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_estimator_on_the_library_page_runs() -> None:
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(compile(example, "library.md", "exec"), names)
+    assert names["cache"].returns[names["cache"].is_transition].min() >= 1  # rewards are 1, values 0 or more
