@@ -31,7 +31,7 @@ setup: $(STAMP) ## create .venv with everything in it (all extras and the tools 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lambda-replay needs Python 3.11 \
 	or newer, and $(PYTHON) is not; name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
-	@echo "Setting up .venv: a few minutes the first time, and 2 GB on disk. Its log is $(LOG)."
+	@echo "Setting up .venv: a few minutes the first time, and 2.5 GB on disk. Its log is $(LOG)."
 	@rm -f $@
 	@$(PYTHON) -m venv $$(test ! -e $(BEGUN) || echo --clear) .venv
 	@touch $(BEGUN)

@@ -59,6 +59,47 @@ def test_the_scores_beside_the_preset_are_those_of_the_curves() -> None:
         assert f"| {curve['seed']} | {' | '.join(scores)} |" in table
 
 
+def signs(arm: str, other: str) -> list[int]:
+    """For Breakout, Space Invaders, Asterix, Freeway: 1 where the arm is clearly better, −1 worse, 0 neither."""
+    found = []
+    for game in ("breakout", "space_invaders", "asterix", "freeway"):
+        (row,) = [
+            row
+            for row in rows("pairs.csv")
+            if row["environment"] == f"minatar/{game}" and {row["arm"], row["other"]} == {arm, other}
+        ]
+        low, high = float(row["difference_low"]), float(row["difference_high"])
+        sign = 1 if low > 0 else -1 if high < 0 else 0
+        found.append(sign if row["arm"] == arm else -sign)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arm", "other", "wanted"),
+    [
+        ("peng-025", "peng-075", [0, 0, 1, 1]),
+        ("peng-025", "dqn-3step", [0, 0, 1, 1]),
+        ("peng-050", "dqn-3step", [0, 0, 0, 1]),
+        ("peng-075", "dqn-3step", [0, 0, 0, 0]),
+        ("median", "peng-050", [0, 0, 0, 0]),
+        ("median", "dqn-3step", [0, 0, 1, 1]),
+        ("median", "peng-025", [0, 0, -1, -1]),
+        ("watkins-075", "peng-075", [-1, -1, 1, 1]),
+        ("watkins-published-075", "peng-075", [-1, -1, 1, 1]),
+        ("cached-3step", "dqn-3step", [0, 0, 0, 0]),
+    ],
+)
+def test_what_the_page_says_in_words(arm: str, other: str, wanted: list[int]) -> None:
+    assert signs(arm, other) == wanted
+
+
+def test_no_arm_has_a_lower_mean_than_lambda_1(claims: Any) -> None:
+    study = claims.read_results("mini")
+    for game in study.games:
+        assert min((study.mean(game, arm), arm) for arm in study.arms)[1] == "peng-100"
+    assert study.best(claims.SPACE_INVADERS, study.arms) == "peng-075"
+
+
 def test_runs_come_from_one_commit() -> None:
     commits = {row["commit"] for row in rows("runs.csv") if row["state"] == "finished"}
     assert len(commits) == 1
