@@ -11,7 +11,10 @@ import lambda_replay as lr
 
 
 class LambdaReplay(BaseBuffer):
-    """What SB3's agents store goes into a ReplayMemory with a stream per environment; `DQNLambda` draws from it."""
+    """What SB3's agents store goes into a ReplayMemory with a stream per environment; `DQNLambda` draws from it.
+
+    It does not know of VecNormalize.
+    """
 
     def __init__(self, buffer_size, observation_space, action_space, device="auto", n_envs=1, **_):
         super().__init__(buffer_size, observation_space, action_space, device, n_envs)
