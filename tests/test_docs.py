@@ -50,16 +50,18 @@ def test_every_deviation_that_the_source_refers_to_is_numbered() -> None:
             assert number in numbered, f"{path.name} refers to deviation {number}"
 
 
+def only_example(page: str) -> str:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    return str(example)
+
+
 def test_the_example_of_the_readme_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    example = only_example("README.md")
     assert len(example.strip().splitlines()) <= 20
     exec(compile(example, "README.md", "exec"), {})
 
 
 def test_the_estimator_on_the_library_page_runs() -> None:
-    (example,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(encoding="utf-8"), re.DOTALL
-    )
     names: dict[str, Any] = {}
-    exec(compile(example, "library.md", "exec"), names)
+    exec(compile(only_example("docs/library.md"), "library.md", "exec"), names)
     assert names["cache"].returns[names["cache"].is_transition].min() >= 1  # rewards are 1, values 0 or more
