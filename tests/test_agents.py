@@ -11,17 +11,21 @@ import pytest
 import torch
 from environments import Scripted, Tape, TapeNetwork, make_loop, tiny_config
 from numpy.typing import NDArray
+from small_runs import Stopped, differences, finish, small_config, stop_at
+from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 
-from lambda_replay.agents import make_agent
+from lambda_replay.agents import choose_threads, make_agent, num_cores
 from lambda_replay.config import RunConfig
-from lambda_replay.envs import Environment
+from lambda_replay.envs import Environment, EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.files import load_tensors
-from lambda_replay.learner import Learner, TrainingSummary
+from lambda_replay.learner import Learner, TrainingSummary, set_threads
 from lambda_replay.loop import Boundary, Learned, Loop
+from lambda_replay.presets import make_config
 from lambda_replay.randomness import make_streams
-from lambda_replay.runner import train_run
+from lambda_replay.runner import resume_run, start_run, train_run
+from lambda_replay.runs import read_config
 
 NUM_ACTIONS = 3
 SCRIPT = "....T......U...L..T.LU..."
@@ -354,6 +358,99 @@ def test_a_network_of_ones_own_is_trained_and_saved(tmp_path: Path, agent: Any, 
     for name, value in after.items():
         assert torch.equal(saved[name], value)
         assert not torch.equal(before[name], value), f"{name} was not trained"
+
+
+class Dropping(nn.Module):
+    """A user's network with dropout; notes the mode of every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(5, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
+        self.modes = Tape()
+
+    def forward(self, states: Tensor) -> Tensor:
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        q_values: Tensor = self.layers(states)
+        return q_values
+
+
+def dropping_network() -> Dropping:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Dropping()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [tiny_config(), tiny_config(cache={"schedule": "concurrent"}), tiny_config(agent="dqn")],
+    ids=["burst", "concurrent", "dqn"],
+)
+def test_dropout_is_on_in_gradient_steps_alone(tmp_path: Path, config: RunConfig) -> None:
+    """Acting and the values that returns are made of use the whole network."""
+    network = dropping_network()
+    train_run(tmp_path / "run", config, network=network)
+    assert set(network.modes) == {(True, True), (False, False)}
+
+
+@pytest.mark.parametrize("agent", ["dqn-lambda", "dqn"])
+def test_a_network_with_dropout_resumes_to_the_same_bytes(tmp_path: Path, agent: Any) -> None:
+    """Whatever else the process drew from torch's global generator, which is left as it was."""
+    config = small_config(agent=agent)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    torch.manual_seed(1)
+    train_run(whole, config, network=cartpole_network())
+    run = start_run(stopped, config, cartpole_network())
+    with pytest.raises(Stopped):
+        run.train(stop_at(350))
+    run.close()
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    finish(resume_run(stopped, pytest.fail, cartpole_network()))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not differences(whole, stopped)
+
+
+def cartpole_network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 2))
+
+
+# --- threads and devices ----------------------------------------------------------------------------------------------
+
+
+def test_threads_are_chosen_for_the_network_and_recorded_as_a_number(tmp_path: Path) -> None:
+    cartpole, pictures = Scripted(".").spec, EnvironmentSpec((84, 84), np.dtype(np.uint8), 2, ("a", "b"))
+    atari = make_config("atari/pong")
+    assert atari.threads is None
+    assert choose_threads(atari, pictures) == 1
+    assert choose_threads(tiny_config(), cartpole) == 1
+    assert choose_threads(tiny_config(threads=3), cartpole) == 3
+    train_run(tmp_path / "run", tiny_config())
+    assert read_config(tmp_path / "run").threads == 1
+
+
+def test_numpys_products_take_the_threads_of_the_run() -> None:
+    """Small networks act in NumPy, whose BLAS would otherwise take every core."""
+    try:
+        make_loop(tiny_config("Scripted-v0", threads=2), [Scripted(".", num_actions=3)])
+        assert (torch.get_num_threads(), blas_threads()) == (2, {2})
+        make_loop(tiny_config("Scripted-v0"), [Scripted(".", num_actions=3)])
+        assert (torch.get_num_threads(), blas_threads()) == (1, {1})
+    finally:
+        set_threads(1)
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_a_cuda_graph_is_an_option_that_needs_cuda_and_bursts() -> None:
+    config = tiny_config("Scripted-v0", optimizer={"cuda_graph": True})
+    with pytest.raises(ConfigError, match="cuda_graph needs a CUDA device, and this run uses cpu"):
+        make_loop(config, [Scripted(".", num_actions=3)])
+    with pytest.raises(ConfigError, match="exclude each other"):
+        tiny_config(optimizer={"cuda_graph": True}, cache={"schedule": "concurrent"})
 
 
 @pytest.mark.parametrize("num_outputs", [1, 3])

@@ -44,6 +44,7 @@ ALL = [ATARI, MINATAR, CARTPOLE, BASELINE, make_config("atari/pong", agent="dqn"
 # Settings that the paper does not speak of.
 NOT_IN_THE_PAPER = {
     "env", "agent", "seed", "device", "threads", "checkpoint_every", "memory.storage", "network.kind", "network.hidden",
+    "optimizer.cuda_graph",
     "minatar.sticky", "minatar.ramping", "minatar.all_actions",
 }  # fmt: skip
 REMEDY = re.compile(

@@ -383,7 +383,7 @@ def set_devices(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> No
     ("cuda", "mps", "device"),
     [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
 )
-def test_auto_is_the_fastest_device_that_is_there(
+def test_auto_is_the_fastest_device_that_is_available(
     monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, device: str
 ) -> None:
     set_devices(monkeypatch, cuda=cuda, mps=mps)
@@ -392,13 +392,13 @@ def test_auto_is_the_fastest_device_that_is_there(
 
 
 @pytest.mark.parametrize("name", ["cuda", "mps"])
-def test_a_device_that_is_not_there_is_one_sentence(
+def test_a_device_that_is_not_available_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, name: Literal["cuda", "mps"]
 ) -> None:
     set_devices(monkeypatch, cuda=False, mps=False)
     with pytest.raises(ConfigError) as caught:
         find_device(name)
-    assert f"the device {name} is not there" in str(caught.value)
+    assert f"device {name} is not available" in str(caught.value)
     assert "use cpu or auto" in str(caught.value)
 
 

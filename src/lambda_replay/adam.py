@@ -27,6 +27,11 @@ class Adam:
         # The fused call copies whatever does not lie in order, so it gets everything as lines of memory.
         self._lines = [[_line(tensor) for tensor in many] for many in (self._parameters, self._means, self._squares)]
 
+    @property
+    def num_steps(self) -> int:
+        """How often the parameters were moved."""
+        return int(self._step)
+
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Move every parameter, in place."""
         fitting = [  # laid out as their parameters

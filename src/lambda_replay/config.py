@@ -134,6 +134,7 @@ class OptimizerConfig:
     epsilon: float = 1e-4  # Adam ε; paper 0.0001
     loss: Literal["squared", "huber"] = "squared"  # paper squared
     max_grad_norm: float | None = None  # clip the gradient's norm to this; None means no clip; paper None
+    cuda_graph: bool = False  # on CUDA, record the training step and replay it; never run on a GPU yet; burst only
 
     def __post_init__(self) -> None:
         _require_positive("optimizer.", self, "batch_size", "learning_rate", "epsilon")
@@ -198,7 +199,7 @@ class RunConfig:
     discount: float = 0.99  # γ; paper 0.99
     flicker: float = 0.0  # probability that a pixel observation is blanked; paper 0
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
-    threads: int = 1  # arithmetic threads; changes the last bits, hence part of the config
+    threads: int | None = None  # arithmetic threads, which change the last bits; None: what suits machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     cache: CacheConfig | None = field(default_factory=CacheConfig)
@@ -210,13 +211,20 @@ class RunConfig:
     minatar: MinAtarConfig | None = None
 
     def __post_init__(self) -> None:
-        _require_positive("", self, "steps", "envs", "threads")
+        _require_positive("", self, "steps", "envs")
+        if self.threads is not None:
+            _require_positive("", self, "threads")
         _require_fraction("", self, "discount", "flicker")
         _require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.")
         _require(self.checkpoint_every >= 0, f"checkpoint_every is {self.checkpoint_every}; give 0 or more steps.")
         _require(
             self.memory.storage == "disk" or self.checkpoint_every == 0,
             "memory.storage ram leaves nothing to resume from; set checkpoint_every to 0, or memory.storage to disk.",
+        )
+        _require(
+            not self.optimizer.cuda_graph or self.cache is None or self.cache.schedule == "burst",
+            "optimizer.cuda_graph and cache.schedule concurrent exclude each other: what the acting thread moves to "
+            "the device would break the recording; leave one of them out.",
         )
         self._check_parts()
         self._check_lock_step()

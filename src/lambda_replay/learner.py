@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from lambda_replay.adam import Adam
@@ -34,15 +36,16 @@ class TrainingSummary(NamedTuple):
 class Learner:
     """Minimises [R − Q(s, a; θ)]² (or its Huber version) over minibatches."""
 
-    def __init__(self, network: nn.Module, config: OptimizerConfig, device: torch.device) -> None:
+    def __init__(self, network: nn.Module, config: OptimizerConfig, device: torch.device, seed: int = 0) -> None:
+        """``seed`` is that of a network which draws numbers while it is trained, such as one with dropout."""
         self.device = device
         self.chunk_size = 128 if device.type == "cpu" else 4096  # states per forward pass; docs/performance.md
-        self._network = network.to(device)
-        self._config = config
+        self._network = network.to(device).eval()  # dropout and its like are for gradient steps alone
+        self._config, self._seed = config, seed
         self._few_q_values = host_function(self._network)
         self._parameters = list(self._network.parameters())
         self._adam = Adam(self._parameters, config)
-        self._step = Captured(self._update) if device.type == "cuda" else self._update
+        self._step = Captured(self._update) if config.cuda_graph and device.type == "cuda" else self._update
         self._is_stopped = False
 
     def q_values(self, states: NDArray[Any]) -> Floats:  # [n, F, *observation] -> [n, A]
@@ -57,7 +60,7 @@ class Learner:
         """One gradient step per minibatch."""
         torch.set_flush_denormal(True)  # of this thread: Adam's fading moments would slow it many times over
         try:
-            with torch.inference_mode(isinstance(self._network, GivesGradients)):  # autograd could not leave it
+            with self._training_mode():
                 updates = [self._step(*self._tensors(batch)) for batch in minibatches if not self._is_stopped]
         finally:
             torch.set_flush_denormal(False)
@@ -65,6 +68,24 @@ class Learner:
         sizes = np.abs(errors)
         losses = errors**2 if self._config.loss == "squared" else np.where(sizes < 1, errors**2 / 2, sizes - 0.5)
         return TrainingSummary(float(losses.mean()), float(sizes.mean()), float(values.mean()))
+
+    @contextmanager
+    def _training_mode(self) -> Iterator[None]:
+        """Ours compute the same in both modes. A user's network may draw random numbers while it is trained.
+
+        They come from a seed and the number of steps taken so far, so that a resumed run draws the same ones.
+        """
+        if isinstance(self._network, GivesGradients):
+            with torch.inference_mode():  # autograd could not leave it
+                yield
+            return
+        self._network.train()
+        try:
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed((self._seed + self._adam.num_steps) % 2**63)
+                yield
+        finally:
+            self._network.eval()
 
     def _update(self, states: Tensor, actions: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step; the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
@@ -99,7 +120,7 @@ class Learner:
 
     def frozen_copy(self) -> Learner:
         """A learner with the same weights that stays as it is: a target network."""
-        return Learner(copy.deepcopy(self._network), self._config, self.device)
+        return Learner(copy.deepcopy(self._network), self._config, self.device, self._seed)
 
     def copy_weights_to(self, other: Learner) -> None:
         other._network.load_state_dict(self._network.state_dict())
@@ -131,10 +152,16 @@ class Learner:
 
 
 def find_device(name: Device) -> torch.device:
-    """The device of a config, ``auto`` being the fastest that is there."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    """The device of a config, ``auto`` being the fastest that is available."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(device for device, is_there in there.items() if is_there))
-    if not there[name]:
-        raise ConfigError(f"the device {name} is not there; use cpu or auto.")
+        return torch.device(next(device for device, is_available in available.items() if is_available))
+    if not available[name]:
+        raise ConfigError(f"device {name} is not available; use cpu or auto.")
     return torch.device(name)
+
+
+def set_threads(threads: int) -> None:
+    """Split this process's products over so many threads, torch's and those of NumPy, which acts for small networks."""
+    torch.set_num_threads(threads)
+    threadpool_limits(limits=threads, user_api="blas")

@@ -248,7 +248,7 @@ def _from_cells(filters: Tensor) -> Tensor:
 
 def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_actions: int, seed: int) -> nn.Module:
     """The network of a config for states [F, *observation], its weights drawn from the seed alone."""
-    kind = _suitable_kind(state_shape) if config.kind == "auto" else config.kind
+    kind = network_kind(config, state_shape)
     if kind != "mlp" and len(state_shape) < 3:
         raise ConfigError(f"network.kind {kind} needs pictures, but a state has shape {state_shape}; use mlp.")
     if kind != "mlp" and (len(state_shape) > 4 or min(_image_shape(state_shape)[1:]) < FILTER):
@@ -268,6 +268,11 @@ def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_action
         if kind == "minatar":
             return MinAtarNetwork(state_shape, num_actions)
         return MLP(state_shape, num_actions, config.hidden)
+
+
+def network_kind(config: NetworkConfig, state_shape: tuple[int, ...]) -> str:
+    """atari, minatar or mlp: the config's, or the one that suits the states [F, *observation]."""
+    return _suitable_kind(state_shape) if config.kind == "auto" else config.kind
 
 
 def host_function(network: nn.Module) -> HostFunction | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
+from lambda_replay.agents import choose_threads
 from lambda_replay.checkpoints import CHECKPOINTS, saved_steps
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, make_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.files import load_tensors
-from lambda_replay.learner import Learner, find_device
+from lambda_replay.learner import Learner, find_device, set_threads
 from lambda_replay.networks import make_network
 from lambda_replay.runs import WEIGHTS, read_config
 
@@ -33,7 +32,7 @@ def load_policy(path: Path) -> Policy:
     config = read_config(path)
     environment = make_environment(config)
     spec = environment.spec
-    torch.set_num_threads(config.threads)
+    set_threads(choose_threads(config, spec))
     network = make_network(
         config.network, (config.memory.history, *spec.observation_shape), spec.num_actions, seed=config.seed
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lambda_replay.agents import Agent, check_agent, make_agent
+from lambda_replay.agents import Agent, check_agent, choose_threads, make_agent
 from lambda_replay.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -221,8 +221,10 @@ def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *
     ``keep_memory``: the replay memory's files and the last checkpoints stay when the run is finished.
     """
     environments = make_environments(config)
-    check_agent(config, environments[0].spec, network)
-    check_room(config, environments[0].spec, path)
+    spec = environments[0].spec
+    check_agent(config, spec, network)
+    check_room(config, spec, path)
+    config = replace(config, threads=choose_threads(config, spec, network))  # a number, whatever machine resumes it
     lock = create_run(path, config, keep_memory=keep_memory)
     try:
         return Run(path, config, environments=environments, network=network, lock=lock, recorded=config)

@@ -21,11 +21,11 @@ from lambda_replay.learner import Learner
 class ConcurrentDQNLambda:
     """Trains in a thread of its own between two boundaries."""
 
-    def __init__(self, config: RunConfig, agent: DQNLambda, acting: Learner) -> None:
-        """``acting`` is the copy of the agent's learner that its actor acts with."""
+    def __init__(self, config: RunConfig, agent: DQNLambda, acting: Learner, threads: int) -> None:
+        """``acting`` is the copy of the agent's learner that its actor acts with; ``threads`` are the training's."""
         self.memory, self.learner, self.actor = agent.memory, agent.learner, agent.actor
         self._agent, self._acting = agent, acting
-        self._reserve, self._threads = config.reserve_slots, config.threads
+        self._reserve, self._threads = config.reserve_slots, threads
         self._training: _Training | None = None
 
     def steps_to_boundary(self, step: int) -> int:

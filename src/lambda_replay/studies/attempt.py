@@ -132,7 +132,7 @@ def wait_until_free(path: Path) -> bool:
 
 def _variables(run: PlannedRun) -> dict[str, str]:
     """The child sees the same modules as this process and has its config's threads, however many run beside it."""
-    threads = dict.fromkeys(THREAD_VARIABLES, str(run.config.threads))
+    threads = dict.fromkeys(THREAD_VARIABLES, str(run.config.threads or 1))
     return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Generator
 
-from lambda_replay.agents import check_agent
+from lambda_replay.agents import check_agent, num_cores
 from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.resources import Needs, available_ram, estimate, in_words
@@ -76,12 +75,12 @@ def _check_run(study: Study, run: PlannedRun) -> Needs:
 
 def default_workers(study: Study) -> int:
     """As many runs side by side as the cores can carry, by the threads of each."""
-    return max(1, _cores() // most_threads(study))
+    return max(1, num_cores() // most_threads(study))
 
 
 def most_threads(study: Study) -> int:
     """Threads of a run; of the one with most, should arms differ."""
-    return max(run.config.threads for run in study.runs)
+    return max(run.config.threads or 1 for run in study.runs)
 
 
 def check_room(study: Study, layout: Layout, needs: dict[PlannedRun, Needs], workers: int) -> None:
@@ -140,11 +139,3 @@ def run_locally(study: Study, layout: Layout, *, workers: int) -> Generator[None
 
 def _free_disk(layout: Layout) -> int:
     return shutil.disk_usage(layout.directory).free
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1

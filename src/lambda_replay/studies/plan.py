@@ -9,7 +9,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,7 @@ def _resolve(source: Source, env: str, layers: dict[KeyPath, Settings]) -> RunCo
         merged = _merge(merged, settings)
     preset, agent = merged.pop("preset", None), merged.get("agent", "dqn-lambda")
     try:
-        base = make_config(env, preset, agent)
+        base = replace(make_config(env, preset, agent), threads=1)  # runs side by side, not threads, use the cores
         for part in PARTS:
             if part in merged and getattr(base, part) is None:
                 _refuse_part(source, part, base, layers)
