@@ -20,7 +20,7 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.estimators import Estimator, NStep
 from lambda_replay.learner import Learner, find_device, set_threads
 from lambda_replay.memory import ReplayMemory
-from lambda_replay.networks import make_network
+from lambda_replay.networks import make_network, network_kind
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.spellings import parse_estimator
 
@@ -116,7 +116,8 @@ def choose_threads(config: RunConfig, spec: EnvironmentSpec, network: nn.Module 
     """
     if config.threads is not None:
         return config.threads
-    return 1
+    is_large = network is None and network_kind(config.network, _state_shape(config, spec)) == "atari"
+    return min(num_cores(), 2) if is_large else 1
 
 
 def num_cores() -> int:
