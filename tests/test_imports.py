@@ -32,6 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__init__"}),  # `lambda_replay` itself
     frozenset({"diagnostics"}),
     frozenset({"cache", "learner", "actor", "spellings"}),
+    frozenset({"fast_networks"}),
     frozenset({"estimators", "memory", "networks", "adam", "capture", "schedules", "envs"}),
     frozenset({"presets"}),
     frozenset({"returns", "storage"}),

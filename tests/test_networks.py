@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
-from lambda_replay.networks import MLP, AtariNetwork, GivesGradients, MinAtarNetwork, host_function, make_network
+from lambda_replay.fast_networks import accelerate
+from lambda_replay.networks import MLP, AtariNetwork, MinAtarNetwork, make_network
 
 Kind = Any  # the choices of network.kind
 
@@ -259,14 +260,16 @@ def test_a_networks_own_gradients_are_those_of_autograd(
     kind: Kind, state_shape: tuple[int, ...], config: dict[str, Any], dtype: torch.dtype, num_states: int
 ) -> None:
     network = make(kind, state_shape, **config)
-    assert isinstance(network, GivesGradients)
+    fast = accelerate(network)
+    assert fast is not None
     states = some_states(num_states, state_shape, dtype)
     q_gradient = some_states(num_states, (3,), torch.float32, seed=1)
     expected = torch.autograd.grad(network(states), list(network.parameters()), q_gradient)
     with torch.no_grad():
-        q_values, saved = network.forward_saving(states)
-        found = network.gradients(saved, q_gradient)
-    assert torch.equal(q_values, network(states))
+        q_values, saved = fast.forward_saving(states)
+        found = fast.gradients(saved, q_gradient)
+    assert torch.equal(q_values, fast.forward(states))
+    torch.testing.assert_close(q_values, network(states), rtol=1e-4, atol=1e-5)
     assert [gradient.shape for gradient in found] == [parameter.shape for parameter in network.parameters()]
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -279,7 +282,9 @@ def test_a_small_network_is_the_same_in_numpy(
     kind: Kind, state_shape: tuple[int, ...], dtype: torch.dtype, num_states: int
 ) -> None:
     network = make(kind, state_shape)
-    on_host = host_function(network)
+    fast = accelerate(network)
+    assert fast is not None
+    on_host = fast.on_host()
     assert on_host is not None
     states = some_states(num_states, state_shape, dtype)
     found = on_host(states.numpy())
@@ -293,21 +298,24 @@ def test_a_small_network_is_the_same_in_numpy(
 
 
 def test_large_networks_and_others_act_in_torch() -> None:
-    assert host_function(make("atari", (4, 84, 84))) is None
-    assert host_function(nn.Linear(2, 2)) is None
+    fast = accelerate(make("atari", (4, 84, 84)))
+    assert fast is not None
+    assert fast.on_host() is None
+    assert accelerate(nn.Linear(2, 2)) is None
 
 
 def test_a_unit_that_is_exactly_zero_has_no_gradient() -> None:
     """As in autograd: the slope of relu at 0 is 0."""
     network = make("mlp", (1, 2), hidden=(4,))
-    assert isinstance(network, GivesGradients)
+    fast = accelerate(network)
+    assert fast is not None
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
         list(network.parameters())[2].fill_(1.0)
     states = torch.ones(1, 1, 2)
-    _, saved = network.forward_saving(states)
-    gradients = network.gradients(saved, torch.ones(1, 3))
+    _, saved = fast.forward_saving(states)
+    gradients = fast.gradients(saved, torch.ones(1, 3))
     assert not gradients[0].any()
     assert not gradients[1].any()
 

@@ -18,7 +18,7 @@ from lambda_replay.capture import Captured
 from lambda_replay.config import Device, OptimizerConfig
 from lambda_replay.data import Floats, Minibatch
 from lambda_replay.errors import ConfigError
-from lambda_replay.networks import GivesGradients, host_function
+from lambda_replay.fast_networks import accelerate
 
 FEW_STATES = 8  # up to which calls cost more than arithmetic; docs/performance.md
 
@@ -42,7 +42,8 @@ class Learner:
         self.chunk_size = 128 if device.type == "cpu" else 4096  # states per forward pass; docs/performance.md
         self._network = network.to(device).eval()  # dropout and its like are for gradient steps alone
         self._config, self._seed = config, seed
-        self._few_q_values = host_function(self._network)
+        self._fast = accelerate(self._network)
+        self._few_q_values = self._fast.on_host() if self._fast is not None and device.type == "cpu" else None
         self._parameters = list(self._network.parameters())
         self._adam = Adam(self._parameters, config)
         self._step = Captured(self._update) if config.cuda_graph and device.type == "cuda" else self._update
@@ -53,7 +54,8 @@ class Learner:
         if self._few_q_values is not None and len(states) <= FEW_STATES:
             return self._few_q_values(states)
         with torch.inference_mode():
-            return self._network(self._tensor(states)).cpu().numpy()
+            forward = self._network if self._fast is None else self._fast.forward
+            return forward(self._tensor(states)).cpu().numpy()
 
     @torch.no_grad()
     def train(self, minibatches: Iterable[Minibatch]) -> TrainingSummary:
@@ -75,7 +77,7 @@ class Learner:
 
         They come from a seed and the number of steps taken so far, so that a resumed run draws the same ones.
         """
-        if isinstance(self._network, GivesGradients):
+        if self._fast is not None:
             with torch.inference_mode():  # autograd could not leave it
                 yield
             return
@@ -104,12 +106,12 @@ class Learner:
 
     def _forward(self, states: Tensor) -> tuple[Tensor, Backward]:
         """Q-values, and the function from their gradient to the parameters': the network's own, or autograd's."""
-        network = self._network
-        if isinstance(network, GivesGradients):
-            q_values, saved = network.forward_saving(states)
-            return q_values, lambda q_gradient: network.gradients(saved, q_gradient)
+        fast = self._fast
+        if fast is not None:
+            q_values, saved = fast.forward_saving(states)
+            return q_values, lambda q_gradient: fast.gradients(saved, q_gradient)
         with torch.enable_grad():
-            tracked: Tensor = network(states)
+            tracked: Tensor = self._network(states)
         return tracked.detach(), lambda q_gradient: torch.autograd.grad(
             tracked, self._parameters, q_gradient, materialize_grads=True
         )

@@ -1,0 +1,228 @@
+"""What exists only for speed: the networks with gradients of their own, and acting in NumPy.
+
+For the small networks the bookkeeping of autograd costs more than the arithmetic; for the large one the layout of every
+product can be chosen (docs/performance.md). A test compares each with its plain network and with autograd.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lambda_replay.data import Floats
+from lambda_replay.networks import FILTER, MLP, PIXEL_MAXIMUM, AtariNetwork, MinAtarNetwork, as_floats, as_images
+
+CELL = 4  # pixels; stride of the Atari network's first filters
+
+HostFunction = Callable[[NDArray[Any]], Floats]  # states [n, F, *observation] -> Q-values [n, A]
+Stack = Sequence[tuple[Tensor, Tensor]]  # (weight [outputs, inputs], bias [outputs]) of each layer
+
+
+class FastNetwork(Protocol):
+    """A plain network's function and its gradients; the parameters are the plain network's own."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Q-values [n, A] of states [n, F, *observation]."""
+        ...
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Q-values [n, A], and what ``gradients`` needs."""
+        ...
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
+        """The gradient of each parameter, in their order, from that of the Q-values [n, A]."""
+        ...
+
+    def on_host(self) -> HostFunction | None:
+        """``forward`` in NumPy where torch's calls would cost more than their arithmetic; it follows the training."""
+        ...
+
+
+def accelerate(network: nn.Module) -> FastNetwork | None:
+    """The fast path of one of our networks, whose parameters it lays out anew in memory; None for a user's own."""
+    make = _FAST.get(type(network))
+    return None if make is None else make(network)
+
+
+class FastAtari:
+    """The first convolution, 8×8 with stride 4, is the same sum over cells of 4×4 pixels: 2×2 with stride 1."""
+
+    def __init__(self, network: AtariNetwork) -> None:
+        self._convolutions: list[Any] = list(network.convolutions)
+        for layer in self._convolutions[1:]:
+            layer.to(memory_format=torch.channels_last)
+        self._stack = _lay_out(network.head)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.forward_saving(states)[0]
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
+        features = [as_floats(_cells(as_images(states)))]  # each [n, channels, H, W], channels last in memory
+        for weight, bias, stride in self._products():
+            features.append(functional.conv2d(features[-1], weight, bias, stride).relu_())
+        q_values, inputs = _stack_forward(features[-1].permute(0, 2, 3, 1).flatten(1), self._stack)
+        return q_values, features + inputs
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
+        features, inputs = saved[:4], saved[4:]
+        of_head, of_hidden = _stack_gradients(inputs, q_gradient, self._stack)
+        # The weight is large and lies transposed in memory: this product is faster than of_hidden @ weight.
+        of_flat = torch.mm(self._stack[0][0].t(), of_hidden.t()).t()  # [n, H·W·64]
+        gradient = of_flat.reshape(-1, *features[3].shape[2:], 64).permute(0, 3, 1, 2)
+        gradients: list[Tensor] = []
+        for number, (weight, bias, stride) in reversed(list(enumerate(self._products()))):
+            gradient = torch.ops.aten.threshold_backward(gradient, features[number + 1], 0)
+            gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
+                gradient, features[number], weight, bias.shape, [stride, stride], [0, 0], [1, 1], False, [0, 0], 1,
+                [number > 0, True, True],
+            )  # fmt: skip
+            gradients = [of_weight, of_bias, *gradients]
+        return [_from_cells(gradients[0]), *gradients[1:], *of_head]
+
+    def on_host(self) -> HostFunction | None:
+        return None
+
+    def _products(self) -> list[tuple[Tensor, Tensor, int]]:
+        """Weight, bias and stride of each convolution as it is computed."""
+        first, second, third = self._convolutions
+        return [
+            (_cells(first.weight), first.bias, 1),
+            (second.weight, second.bias, 2),
+            (third.weight, third.bias, 1),
+        ]
+
+
+class FastMinAtar:
+    """The network as three matrix products, the first over the image's 3×3 patches."""
+
+    def __init__(self, network: MinAtarNetwork) -> None:
+        self._state_shape = network.state_shape
+        self._stack = _lay_out([network.convolution, network.hidden, network.output])
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.forward_saving(states)[0]
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return _stack_forward(_patches(as_floats(as_images(states))), self._stack)
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
+        return _stack_gradients(saved, q_gradient, self._stack)[0]
+
+    def on_host(self) -> HostFunction | None:
+        places = torch.arange(math.prod(self._state_shape), dtype=torch.float32).view(1, *self._state_shape)
+        in_patches = _patches(as_floats(as_images(places))).flatten().long().numpy()  # a state's places, by patch
+        stack = _host_stack(self._stack)
+        return lambda states: _host_forward(states.reshape(len(states), -1).take(in_patches, axis=1), stack)
+
+
+class FastMLP:
+    """The network as matrix products without bookkeeping."""
+
+    def __init__(self, network: MLP) -> None:
+        self._stack = _lay_out(network.layers)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.forward_saving(states)[0]
+
+    def forward_saving(self, states: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return _stack_forward(as_floats(states.flatten(1)), self._stack)
+
+    def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
+        return _stack_gradients(saved, q_gradient, self._stack)[0]
+
+    def on_host(self) -> HostFunction | None:
+        stack = _host_stack(self._stack)
+        return lambda states: _host_forward(states, stack)
+
+
+_FAST: dict[type[nn.Module], Callable[[Any], FastNetwork]] = {
+    AtariNetwork: FastAtari,
+    MinAtarNetwork: FastMinAtar,
+    MLP: FastMLP,
+}
+
+
+def _lay_out(layers: Any) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of each layer, every weight [outputs, inputs] transposed in memory, as the products prefer it."""
+    for layer in layers:
+        layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
+    return [(layer.weight, layer.bias) for layer in layers]
+
+
+def _stack_forward(inputs: Tensor, stack: Stack) -> tuple[Tensor, list[Tensor]]:
+    """Layers with ReLU between them: the last one's output, and the input [rows, inputs] of each.
+
+    A layer takes as many of the numbers before it into one row as it has inputs.
+    """
+    saved: list[Tensor] = []
+    outputs = inputs
+    for weight, bias in stack:
+        saved.append((outputs.relu_() if saved else outputs).view(-1, weight.shape[1]))
+        outputs = functional.linear(saved[-1], weight, bias)
+    return outputs, saved
+
+
+def _stack_gradients(saved: list[Tensor], gradient: Tensor, stack: Stack) -> tuple[list[Tensor], Tensor]:
+    """From the gradient of the last layer's output: those of each weight and bias, and of the first layer's output."""
+    gradients: list[Tensor] = []
+    for number in range(len(stack) - 1, -1, -1):
+        weight, inputs = stack[number][0], saved[number]
+        gradient = gradient.view(-1, weight.shape[0])
+        gradients = [torch.mm(inputs.t(), gradient).t(), gradient.sum(dim=0), *gradients]
+        if number > 0:
+            gradient = torch.ops.aten.threshold_backward(torch.mm(gradient, weight), inputs, 0)
+    return gradients, gradient
+
+
+def _host_stack(stack: Stack) -> list[tuple[Floats, Floats]]:
+    """Weight [inputs, outputs] and bias of each layer as arrays that share their memory."""
+    return [(weight.detach().t().numpy(), bias.detach().numpy()) for weight, bias in stack]
+
+
+def _host_forward(inputs: NDArray[Any], stack: list[tuple[Floats, Floats]]) -> Floats:
+    """``_stack_forward`` in NumPy."""
+    outputs: Floats = inputs.astype(np.float32, copy=False)
+    if inputs.dtype == np.uint8:
+        outputs = outputs * np.float32(1 / PIXEL_MAXIMUM)
+    for number, (weight, bias) in enumerate(stack):
+        if number > 0:
+            np.maximum(outputs, 0, out=outputs)
+        outputs = outputs.reshape(-1, len(weight)) @ weight
+        outputs += bias
+    return outputs
+
+
+def _patches(images: Tensor) -> Tensor:
+    """All 3×3 patches [n·(H−2)·(W−2), 3·3·channels] of images [n, channels, H, W], channels last in memory."""
+    last = images.permute(0, 2, 3, 1)  # [n, H, W, channels]
+    count, height, width, channels = last.shape
+    rows, columns, row = height - FILTER + 1, width - FILTER + 1, width * channels
+    shape, strides = (count, rows, columns, FILTER * channels), (height * row, row, channels, 1)
+    lines = [last.as_strided(shape, strides, last.storage_offset() + line * row) for line in range(FILTER)]
+    return torch.stack(lines, dim=3).view(count * rows * columns, -1)
+
+
+def _cells(images: Tensor) -> Tensor:
+    """Images [n, channels, H, W] in cells of 4×4 pixels: [n, 16·channels, H/4, W/4], channels last in memory."""
+    count, channels, height, width = images.shape
+    rows, columns = height // CELL, width // CELL
+    whole = images[:, :, : rows * CELL, : columns * CELL].contiguous()
+    if whole.dtype == torch.uint8:  # four bytes side by side stay together, so they are moved as one word
+        whole = whole.view(torch.int32)
+    cells = whole.view(count, channels, rows, CELL, columns, -1).permute(0, 2, 4, 1, 3, 5).contiguous()
+    if images.dtype == torch.uint8:
+        cells = cells.view(torch.uint8)
+    return cells.view(count, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+def _from_cells(filters: Tensor) -> Tensor:
+    """Filters [n, 16·channels, 2, 2] over cells as filters [n, channels, 8, 8] over pixels."""
+    cells = filters.permute(0, 2, 3, 1).unflatten(3, (-1, CELL, CELL))  # [n, 2, 2, channels, 4, 4]
+    return cells.permute(0, 3, 1, 4, 2, 5).reshape(len(filters), -1, 2 * CELL, 2 * CELL)
