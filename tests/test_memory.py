@@ -561,7 +561,6 @@ def test_a_missing_directory_is_made(tmp_path: Path) -> None:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-# Mistakes that are not answered in one sentence yet; strict, so that a repair asks for the mark to be removed.
 def begun(**settings: Any) -> lr.ReplayMemory:
     memory = pair_memory(8, **settings)
     memory.begin(OBSERVATION)
@@ -574,6 +573,9 @@ OBSERVATION = np.ones(2, dtype=np.int32)
 @pytest.mark.parametrize(
     ("mistake", "names"),
     [
+        (lambda: lr.ReplayMemory(8, (2,), complex), "observation_dtype.*complex"),
+        (lambda: lr.ReplayMemory(8, (2,), object), "observation_dtype.*object"),
+        (lambda: lr.ReplayMemory(8, (2,), "U3"), "observation_dtype.*U3"),
         (lambda: pair_memory(1), "capacity"),
         (lambda: pair_memory(4, history=4), "capacity"),
         (lambda: pair_memory(9, history=4, num_streams=2), "capacity"),
@@ -616,34 +618,153 @@ def assert_one_sentence(error: Exception) -> None:
     assert "\n" not in text
 
 
+def kept(memory: lr.ReplayMemory) -> tuple[dict[str, bytes], dict[str, list[int]], int]:
+    """Everything that a refused call must leave as it was."""
+    return {name: array.tobytes() for name, array in memory.arrays.items()}, memory.get_state(), len(memory)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+@pytest.mark.parametrize("num_steps", [3, 20])  # the ring is full after 8: the next slot holds an old one
 @pytest.mark.parametrize(
     "mistake",
     [
         {"next_observation": np.zeros(3, dtype=np.int32)},
+        {"next_observation": np.ones(2, dtype=complex)},
+        {"next_observation": np.array(["1", "2"])},
+        {"next_observation": None},
+        {"next_observation": [[1], [1, 2]]},
+        {"next_observation": np.array([1, 2**40 + 1])},
         {"reward": float("nan")},
+        {"reward": None},
+        {"reward": 1j},
+        {"reward": 10**400},
+        {"reward": "much"},
+        {"reward": np.ones(2)},
+        {"reward": np.ones((30, 30))},
         {"action": -1},
-        pytest.param({"action": 2**31}),
+        {"action": 2**31},
+        {"action": 1.7},
+        {"action": 1.0},
+        {"action": np.float32(1)},
+        {"action": None},
+        {"action": np.array([1])},
         {"behaviour_prob": 0.0},
+        {"behaviour_prob": float("nan")},
+        {"behaviour_prob": None},
+        {"terminated": np.array([True, False])},
+        {"truncated": np.array([True, False])},
+        {"stream": 1},
+        {"stream": -1},
+        {"stream": 0.5},
+        {"stream": None},
     ],
 )
-def test_a_refused_step_leaves_no_trace(mistake: dict[str, Any]) -> None:
-    memory = pair_memory(8)
-    filled(memory, 3)
-    before, state = {name: array.copy() for name, array in memory.arrays.items()}, memory.get_state()
+def test_a_refused_step_leaves_no_trace(mistake: dict[str, Any], num_steps: int, dtype: type[np.number[Any]]) -> None:
+    memory = lr.ReplayMemory(8, OBSERVATION_SHAPE, dtype)
+    filled(memory, num_steps)
+    before = kept(memory)
     arguments: dict[str, Any] = {"action": 0, "reward": 0.0, "next_observation": OBSERVATION}
-    with pytest.raises(lr.ConfigError):
+    with pytest.raises(lr.ConfigError) as caught:
         memory.append(**{**arguments, **mistake})
-    assert memory.get_state() == state
-    for name, array in memory.arrays.items():
-        assert_array_equal(array, before[name])
-
-
-def test_observations_that_the_dtype_cannot_hold_are_refused() -> None:
-    """Pixels scaled to [0, 1] would all be stored as 0 in a memory of uint8."""
-    memory = lr.ReplayMemory(8, (2,), np.uint8)
-    with pytest.raises(lr.ConfigError, match="uint8") as caught:
-        memory.begin(np.array([0.5, 0.25]))
     assert_one_sentence(caught.value)
+    assert kept(memory) == before
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [np.zeros(3), np.array([0, np.nan]), np.array([0, -np.inf]), np.array([0, 1e39]), None, [[1], [1, 2]]],
+)
+def test_a_refused_beginning_leaves_no_trace(observation: Any) -> None:
+    memory = lr.ReplayMemory(8, OBSERVATION_SHAPE, np.float32)
+    filled(memory, 20)
+    memory.abandon()
+    before = kept(memory)
+    with pytest.raises(lr.ConfigError) as caught:
+        memory.begin(observation)
+    assert_one_sentence(caught.value)
+    assert kept(memory) == before
+    memory.begin(OBSERVATION)  # and the next one is taken
+    assert memory.written == (before[1]["written"][0] + 1,)
+
+
+@pytest.mark.parametrize("stream", [1, -1, 0.0, None])
+def test_only_a_stream_that_exists_can_be_abandoned(stream: Any) -> None:
+    memory = begun()
+    with pytest.raises(lr.ConfigError, match="stream") as caught:
+        memory.abandon(stream)
+    assert_one_sentence(caught.value)
+    assert memory.get_state()["is_open"] == [1]
+
+
+@pytest.mark.parametrize("stream", [True, np.int64(1), np.uint8(1)])
+def test_any_integer_is_a_stream(stream: Any) -> None:
+    memory = pair_memory(1_000, num_streams=2)
+    memory.begin(OBSERVATION, stream=stream)
+    memory.append(0, 0.0, OBSERVATION, stream=stream)
+    memory.abandon(stream)
+    assert memory.get_state() == {"written": [0, 2], "is_open": [0, 0]}
+
+
+@pytest.mark.parametrize("action", [True, np.True_, np.int64(1), np.uint8(1), np.array(1)])
+def test_any_integer_is_an_action(action: Any) -> None:
+    memory = begun()
+    memory.append(action, np.float64(0.5), OBSERVATION, terminated=np.False_, behaviour_prob=np.float64(0.5))
+    actions, rewards, probs, terminated = memory.transitions(np.array([0]))
+    assert (int(actions[0]), float(rewards[0]), float(probs[0]), bool(terminated[0])) == (1, 0.5, 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [
+        (np.uint8, np.array([0, 255], dtype=np.uint16)),
+        (np.uint8, np.array([0, 255])),
+        (np.uint8, np.array([True, False])),
+        (np.int32, np.array([-(2**31), 2**31 - 1])),
+        (np.bool_, np.array([0, 1])),
+        (np.float32, np.array([2**24, -(2**24)])),
+        (np.float32, np.array([0.1, 1e-60])),  # float64: rounded as every float is
+        (np.float32, np.array([3, 4], dtype=np.uint8)),
+        (np.float64, np.array([0.1, 0.2], dtype=np.float32)),
+        (np.float32, np.array([1.5, 2.5], dtype=">f4")),
+        (np.float16, np.array([65504.0, 1.0])),
+    ],
+)
+def test_what_the_dtype_holds_is_converted(stored: type[np.generic], given: NDArray[Any]) -> None:
+    memory = lr.ReplayMemory(8, (2,), stored)
+    memory.begin(given)
+    memory.append(0, 0.0, given)
+    assert_array_equal(memory.states(np.arange(2)), np.broadcast_to(given.astype(stored), (2, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "names"),
+    [
+        # Pixels scaled to [0, 1] would all be stored as 0 in a memory of uint8.
+        (np.uint8, np.array([0.5, 0.25]), "float64.*uint8"),
+        (np.uint8, np.array([0.0, 1.0]), "float64.*uint8"),
+        (np.uint8, np.array([0, 300], dtype=np.uint16), "uint16.*0 to 300.*uint8"),  # would be 44
+        (np.uint8, np.array([-1, 0], dtype=np.int8), "int8.*-1 to 0.*uint8"),
+        (np.uint64, np.array([-1, 0]), "int64.*-1 to 0.*uint64"),
+        (np.int32, np.array([0, 2**31]), "int64.*int32"),
+        (np.bool_, np.array([0, 2]), "int64.*bool"),
+        (np.float32, np.array([0, 2**24 + 1]), "int64.*float32"),
+        (np.float32, np.array([0, 2**63 - 1]), "int64.*float32"),
+        (np.float32, np.array([0, np.nan], dtype=np.float32), "finite"),
+        (np.float32, np.array([np.inf, 0]), "finite"),
+        (np.float32, np.array([0, 1e39]), "finite as float32"),
+        (np.float16, np.array([0, 1e5], dtype=np.float32), "finite as float16"),
+        (np.float32, np.array([1j, 0]), "complex"),
+        (np.float32, np.array([None, 0]), "object"),
+    ],
+)
+def test_what_the_dtype_cannot_hold_is_refused(stored: type[np.generic], given: NDArray[Any], names: str) -> None:
+    memory = lr.ReplayMemory(8, (2,), stored)
+    memory.begin(np.zeros(2, dtype=stored))
+    before = kept(memory)
+    with pytest.raises(lr.ConfigError, match=names) as caught:
+        memory.append(0, 0.0, given)
+    assert_one_sentence(caught.value)
+    assert kept(memory) == before
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ truncation bootstraps from the final observation, and an episode goes on after t
 
 from __future__ import annotations
 
+import operator
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -40,6 +41,10 @@ class ReplayMemory:
         spare: int = 0,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
+        if np.dtype(observation_dtype).kind not in "fiub":
+            raise ConfigError(
+                f"observation_dtype is {np.dtype(observation_dtype)}; give one of floats, integers or booleans."
+            )
         if not 1 <= history <= MAX_HISTORY:
             raise ConfigError(f"history is {history}; give a number of frames from 1 to {MAX_HISTORY}.")
         if num_streams < 1 or spare < 0 or capacity // max(1, num_streams) < history + 1:
@@ -79,59 +84,96 @@ class ReplayMemory:
         return tuple(self._written)
 
     def begin(self, observation: NDArray[Any], stream: int = 0) -> None:
-        """Store the first observation of an episode."""
-        if self._is_open[self._checked(stream)]:
+        """Store the first observation of an episode; a call that is refused leaves the memory as it was."""
+        stream = self._checked(stream)
+        if self._is_open[stream]:
             raise ConfigError(f"stream {stream} is in the middle of an episode; end it with append before begin.")
-        self._write_observation(observation, stream, frames=1)
+        self._write_observation(self._storable(observation), stream, frames=1)
+        self._written[stream] += 1
         self._is_open[stream] = True
 
     def append(
         self,
-        action: int,
+        action: SupportsIndex | np.bool_,
         reward: float,
         next_observation: NDArray[Any],
-        terminated: bool = False,
-        truncated: bool = False,
+        terminated: bool | np.bool_ = False,
+        truncated: bool | np.bool_ = False,
         behaviour_prob: float = 1.0,
         stream: int = 0,
     ) -> None:
-        """Store what the action in the newest slot did, and the observation that followed in a slot of its own."""
-        if not self._is_open[self._checked(stream)]:
+        """Store what the action in the newest slot did, and the observation that followed in a slot of its own.
+
+        A call that is refused leaves the memory as it was.
+        """
+        stream = self._checked(stream)
+        if not self._is_open[stream]:
             raise ConfigError(f"stream {stream} has no episode; call begin with its first observation.")
-        if not (0 <= action <= MAX_ACTION and abs(reward) <= MAX_REWARD and MIN_PROB <= behaviour_prob <= 1):
+        try:
+            number = int(action) if isinstance(action, np.bool_) else operator.index(action)
+            amount, prob = float(reward), float(behaviour_prob)
+            is_terminated, is_truncated = bool(terminated), bool(truncated)
+            is_sound = 0 <= number <= MAX_ACTION and abs(amount) <= MAX_REWARD and MIN_PROB <= prob <= 1
+        except (TypeError, ValueError, OverflowError):
+            is_sound = False
+        if not is_sound:
             raise ConfigError(
-                f"append got action {action}, reward {reward}, behaviour_prob {behaviour_prob}; give an action up to "
-                f"{MAX_ACTION}, a finite 32-bit reward and a probability from {MIN_PROB:.0e} to 1."
+                f"append got action {_shown(action)}, reward {_shown(reward)}, behaviour_prob "
+                f"{_shown(behaviour_prob)}, terminated {_shown(terminated)}, truncated {_shown(truncated)}; give an "
+                f"integer action up to {MAX_ACTION}, a finite 32-bit reward, a probability from {MIN_PROB:.0e} to 1, "
+                "and True or False for the last two."
             )
+        storable = self._storable(next_observation)
+        # Everything has been checked: nothing below can fail and leave a step half written.
         slot = self._slot(stream, self._written[stream] - 1)
-        self._write_observation(next_observation, stream, frames=min(int(self.frames[slot]) + 1, self.history))
-        self.actions[slot] = action
-        self.rewards[slot] = reward
-        self.behaviour_probs[slot] = behaviour_prob
-        self.terminated[slot] = terminated
-        self._is_open[stream] = not (terminated or truncated)
+        self._write_observation(storable, stream, frames=min(int(self.frames[slot]) + 1, self.history))
+        self.actions[slot] = number
+        self.rewards[slot] = amount
+        self.behaviour_probs[slot] = prob
+        self.terminated[slot] = is_terminated
+        self._written[stream] += 1
+        self._is_open[stream] = not (is_terminated or is_truncated)
 
     def abandon(self, stream: int = 0) -> None:
         """End the stream's episode where it stands, as if its last action had truncated it."""
-        self._is_open[stream] = False
+        self._is_open[self._checked(stream)] = False
 
-    def _write_observation(self, observation: NDArray[Any], stream: int, frames: int) -> None:
-        observation, stored = np.asarray(observation), self.observations.dtype
-        if observation.shape != self.observation_shape or not np.can_cast(observation.dtype, stored, "same_kind"):
+    def _storable(self, observation: NDArray[Any]) -> NDArray[Any]:
+        """The observation in the memory's dtype, or a sentence about what would be lost."""
+        stored = self.observations.dtype
+        is_float = stored.kind == "f"
+        try:
+            given = np.asarray(observation)
+        except ValueError:  # lists of different lengths
             raise ConfigError(
-                f"an observation is {observation.dtype} of shape {observation.shape}, but the memory takes {stored} of "
+                f"an observation is not an array; give {stored} of shape {self.observation_shape}."
+            ) from None
+        if given.shape != self.observation_shape or given.dtype.kind not in ("fiub" if is_float else "iub"):
+            raise ConfigError(
+                f"an observation is {given.dtype} of shape {given.shape}, but the memory takes {stored} of "
                 f"shape {self.observation_shape}; convert it, or make the memory for it."
             )
+        # Without a conversion there is nothing to lose, so that pictures are not scanned.
+        converted = given if given.dtype == stored else _converted(given, stored)
+        if is_float and np.count_nonzero(np.isfinite(converted)) != converted.size:
+            raise ConfigError(
+                f"an observation holds a value that is not finite as {stored}; repair or clip it before it is stored."
+            )
+        return converted
+
+    def _write_observation(self, observation: NDArray[Any], stream: int, frames: int) -> None:
+        """Fill the stream's next slot, which is not yet counted as written."""
         slot = self._slot(stream, self._written[stream])
         self.observations[slot] = observation
         self.frames[slot] = frames
         self._clear_action(slot)
-        self._written[stream] += 1
 
-    def _checked(self, stream: int) -> int:
-        if not 0 <= stream < self.num_streams:
-            raise ConfigError(f"there is no stream {stream}; this memory has {self.num_streams}, counted from 0.")
-        return stream
+    def _checked(self, stream: object) -> int:
+        if not isinstance(stream, (int, np.integer)) or not 0 <= stream < self.num_streams:
+            raise ConfigError(
+                f"there is no stream {_shown(stream)}; this memory has {self.num_streams}, counted from 0."
+            )
+        return int(stream)
 
     def _clear_action(self, slot: int) -> None:
         self.actions[slot] = NO_ACTION
@@ -229,3 +271,30 @@ class ReplayMemory:
         for stream, written in enumerate(self._written):
             if written > 0:
                 self._clear_action(self._slot(stream, written - 1))
+
+
+def _converted(observation: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The observation in another dtype: floats are rounded, integers and booleans must keep their values."""
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite floats and integers that wrap are refused by value
+        converted = observation.astype(dtype)
+        is_exact = (
+            observation.dtype.kind == "f"
+            or np.can_cast(observation.dtype, dtype)
+            # The comparison alone is blind to what float64 rounds, the way back alone to a change of sign.
+            or (
+                np.array_equal(converted, observation)
+                and np.array_equal(converted.astype(observation.dtype), observation)
+            )
+        )
+    if not is_exact:
+        raise ConfigError(
+            f"an observation is {observation.dtype} with values from {observation.min()} to {observation.max()}, which "
+            f"{dtype} does not hold exactly; convert it, or make the memory for it."
+        )
+    return converted
+
+
+def _shown(value: object) -> str:
+    """A value for a sentence: itself if it is short, else its type."""
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else f"of type {type(value).__name__}"
