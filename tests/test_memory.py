@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import resource
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -214,7 +215,7 @@ class AgainstTheModel(RuleBasedStateMachine):
     @rule()
     def restore(self) -> None:
         state, streams = copy.deepcopy(self.saved)
-        self.in_files = lr.ReplayMemory(**self.settings, directory=self.directory.name)
+        self.in_files = lr.ReplayMemory(**self.settings, directory=self.directory.name, reopen=True)
         self.in_files.set_state(state)
         self.in_ram.set_state(state)
         self.model.streams = streams
@@ -519,7 +520,7 @@ def test_reopened_files_go_on_as_if_never_closed(tmp_path: Path) -> None:
     after = {name: array.copy() for name, array in memory.arrays.items()}
     del memory
 
-    reopened = pair_memory(20, **settings, directory=tmp_path)
+    reopened = pair_memory(20, **settings, directory=tmp_path, reopen=True)
     reopened.set_state(state)
     model.streams = then
     assert reopened.get_state() == state
@@ -781,16 +782,17 @@ def test_files_of_another_size_are_refused(tmp_path: Path, other: dict[str, Any]
     settings: dict[str, Any] = {"capacity": 10, "observation_shape": (2,), "observation_dtype": np.int32}
     filled(lr.ReplayMemory(**settings, directory=tmp_path), 5)
     with pytest.raises(DamageError, match="bytes") as caught:
-        lr.ReplayMemory(**{**settings, **other}, directory=tmp_path)
+        lr.ReplayMemory(**{**settings, **other}, directory=tmp_path, reopen=True)
     assert_one_sentence(caught.value)
 
 
 @pytest.mark.parametrize("name", ["observations", "actions", "frames"])
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(10_000)])
 def test_files_of_something_else_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    filled(pair_memory(10, directory=tmp_path), 5)
     (tmp_path / f"{name}.bin").write_bytes(content)
     with pytest.raises(DamageError, match=name) as caught:
-        pair_memory(10, directory=tmp_path)
+        pair_memory(10, directory=tmp_path, reopen=True)
     assert_one_sentence(caught.value)
 
 
@@ -800,5 +802,62 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "observations.bin"
     os.truncate(path, 500)
     with pytest.raises(DamageError, match="observations") as caught:
-        pair_memory(1_000, directory=tmp_path)
+        pair_memory(1_000, directory=tmp_path, reopen=True)
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("name", ["observations", "rewards", "frames"])
+def test_a_missing_file_is_not_replaced_by_zeros(tmp_path: Path, name: str) -> None:
+    filled(pair_memory(10, directory=tmp_path), 5)
+    (tmp_path / f"{name}.bin").unlink()
+    with pytest.raises(DamageError, match=f"{name}.bin is missing") as caught:
+        pair_memory(10, directory=tmp_path, reopen=True)
+    assert_one_sentence(caught.value)
+    assert not (tmp_path / f"{name}.bin").exists()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_memory_in_files_is_not_overwritten_by_a_new_one(tmp_path: Path) -> None:
+    filled(pair_memory(10, directory=tmp_path), 5)
+    before = contents(tmp_path)
+    with pytest.raises(lr.ConfigError, match="reopen=True") as caught:
+        pair_memory(10, directory=tmp_path)
+    assert_one_sentence(caught.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["observations", "frames"])  # the first file and the last
+def test_one_file_of_a_memory_is_enough_to_refuse_a_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.bin").write_bytes(b"something of value")
+    with pytest.raises(lr.ConfigError, match=name) as caught:
+        pair_memory(10, directory=tmp_path)
+    assert_one_sentence(caught.value)
+    assert contents(tmp_path) == {f"{name}.bin": b"something of value"}
+
+
+def test_other_files_in_the_directory_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    filled(pair_memory(10, directory=tmp_path), 5)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_memory_that_does_not_fit_leaves_no_file_behind(tmp_path: Path) -> None:
+    """The first file of 300 bytes is written, the second, of 1,200, is refused; another try finds an empty place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            lr.ReplayMemory(300, (), np.uint8, directory=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(tmp_path) == {}
+    lr.ReplayMemory(300, (), np.uint8, directory=tmp_path)
+
+
+def test_reopening_needs_a_directory() -> None:
+    with pytest.raises(lr.ConfigError, match="directory") as caught:
+        pair_memory(10, reopen=True)
     assert_one_sentence(caught.value)

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from lambda_replay.data import NO_ACTION, Integers, Transitions
 from lambda_replay.errors import ConfigError
-from lambda_replay.storage import allocate, flush
+from lambda_replay.storage import Layout, allocate, flush
 
 MAX_HISTORY = 255  # the number of frames since the episode began is kept in one byte
 MAX_ACTION, MAX_REWARD = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).max)  # what a slot can hold
@@ -28,6 +28,8 @@ class ReplayMemory:
     """``num_streams`` independent rings that share ``capacity`` slots evenly, in RAM or memory-mapped in ``directory``.
 
     A stream's window is its newest ``capacity // num_streams`` slots; ``spare`` more per stream are overwritten later.
+    A directory that holds a memory's files is refused unless ``reopen`` is true; ``set_state`` then says where the
+    rings stand.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class ReplayMemory:
         *,
         spare: int = 0,
         directory: str | os.PathLike[str] | None = None,
+        reopen: bool = False,
     ) -> None:
         if np.dtype(observation_dtype).kind not in "fiub":
             raise ConfigError(
@@ -58,21 +61,24 @@ class ReplayMemory:
         self.window = capacity // num_streams  # slots per stream that can be sampled
         self.ring = self.window + spare  # slots per stream that are stored
         slots = num_streams * self.ring
-        place = None if directory is None else Path(directory)
-        self.observations = allocate(place, "observations", (slots, *self.observation_shape), observation_dtype)
-        self.actions = allocate(place, "actions", (slots,), np.int32)
-        self.rewards = allocate(place, "rewards", (slots,), np.float32)
-        self.behaviour_probs = allocate(place, "behaviour_probs", (slots,), np.float32)
-        self.terminated = allocate(place, "terminated", (slots,), np.bool_)
-        self.frames = allocate(place, "frames", (slots,), np.uint8)  # of the episode up to here, at most ``history``
+        layout: Layout = {
+            "observations": ((slots, *self.observation_shape), observation_dtype),
+            "actions": ((slots,), np.int32),
+            "rewards": ((slots,), np.float32),
+            "behaviour_probs": ((slots,), np.float32),
+            "terminated": ((slots,), np.bool_),
+            "frames": ((slots,), np.uint8),
+        }
+        # Everything stored, by the name of its file; the first axis is the slot.
+        self.arrays = allocate(None if directory is None else Path(directory), layout, reopen=reopen)
+        self.observations = self.arrays["observations"]
+        self.actions = self.arrays["actions"]
+        self.rewards = self.arrays["rewards"]
+        self.behaviour_probs = self.arrays["behaviour_probs"]
+        self.terminated = self.arrays["terminated"]
+        self.frames = self.arrays["frames"]  # of the episode up to here, at most ``history``
         self._written = [0] * num_streams  # slots ever written, per stream
         self._is_open = [False] * num_streams  # whether an episode is going on, per stream
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything stored, by the name of its file; the first axis is the slot."""
-        names = ("observations", "actions", "rewards", "behaviour_probs", "terminated", "frames")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def nbytes(self) -> int:
