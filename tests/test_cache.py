@@ -465,6 +465,94 @@ def test_a_reserve_keeps_the_oldest_slots_out_of_the_cache() -> None:
     assert memory.ages(build(memory, q_function, size=4_000, block_length=5).slots).max() == 99
 
 
+def numbered_memory(
+    rng: np.random.Generator, steps: int, **settings: Any
+) -> tuple[lr.ReplayMemory, Callable[[], None]]:
+    """A memory in which no two observations are the same, after so many steps, and a function that stores one more."""
+    memory = lr.ReplayMemory(observation_shape=(), observation_dtype=np.int32, **settings)
+    is_open = [False] * memory.num_streams
+
+    def store() -> None:
+        stream = int(rng.integers(memory.num_streams))
+        observation = np.array(1 + sum(memory.written), dtype=np.int32)
+        if is_open[stream]:
+            terminated = rng.random() < 0.2
+            memory.append(int(rng.integers(NUM_ACTIONS)), 0.0, observation, terminated, stream=stream)
+            is_open[stream] = not terminated
+        else:
+            memory.begin(observation, stream)
+            is_open[stream] = True
+
+    for _ in range(steps):
+        store()
+    return memory, store
+
+
+def no_values(states: NDArray[Any]) -> NDArray[Any]:
+    return np.zeros((len(states), NUM_ACTIONS), dtype=np.float32)
+
+
+@pytest.mark.parametrize("steps", [30, 60, 200])
+@pytest.mark.parametrize("reserve", [0, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"capacity": 40},
+        {"capacity": 40, "history": 4},
+        {"capacity": 40, "spare": 7, "history": 3},
+        {"capacity": 80, "num_streams": 2, "history": 4},
+        {"capacity": 90, "num_streams": 3, "spare": 2},
+    ],
+)
+def test_a_cache_is_refused_exactly_when_it_would_read_other_states(
+    settings: dict[str, Any], reserve: int, steps: int
+) -> None:
+    memory, store = numbered_memory(np.random.default_rng(steps), steps, **settings)
+    cache = build(memory, no_values, size=60, block_length=3, tail=2, reserve=reserve)
+    states, written = memory.states(cache.slots), memory.written
+    rows = np.flatnonzero(cache.is_transition)[:1]
+    while np.array_equal(memory.states(cache.slots), states):
+        cache.minibatch(rows)
+        store()
+    with pytest.raises(lr.ConfigError, match="stale") as caught:
+        cache.minibatch(rows)
+    assert_one_sentence(caught.value)
+    with pytest.raises(lr.ConfigError, match="stale"):
+        next(cache.minibatches(4, updates=2, rng=np.random.default_rng(0)))
+    assert max(now - then for now, then in zip(memory.written, written, strict=True)) > reserve
+    rebuilt = build(memory, no_values, size=60, block_length=3)
+    assert rebuilt.minibatch(np.flatnonzero(rebuilt.is_transition)).states.shape[1] == memory.history
+
+
+def test_a_cache_goes_stale_with_the_first_slot_that_is_written_over() -> None:
+    """Ten slots, a block of 9 steps: slot 0 is its first state, and the eleventh slot is stored in its place."""
+    memory = lr.ReplayMemory(10, (), np.uint8)
+    memory.begin(frame(0))
+    for number in range(1, 10):
+        memory.append(0, 0.0, frame(number))
+    cache = build(memory, no_values, size=9, block_length=9)
+    batches = cache.minibatches(4, updates=3, rng=np.random.default_rng(0))
+    next(batches)
+    memory.append(0, 0.0, frame(10))
+    with pytest.raises(lr.ConfigError, match="stream 0 has now written 11 slots"):
+        next(batches)
+
+
+def test_a_stream_that_the_cache_does_not_read_may_write_on() -> None:
+    memory = lr.ReplayMemory(20, (), np.uint8, num_streams=2)
+    for stream, steps in ((0, 9), (1, 2)):  # the second is too short for a block
+        memory.begin(frame(0), stream)
+        for number in range(1, steps + 1):
+            memory.append(0, 0.0, frame(number), stream=stream)
+    cache = build(memory, no_values, size=500, block_length=5)
+    for _ in range(50):
+        memory.append(0, 0.0, frame(1), stream=1)
+    assert cache.minibatch(np.arange(500)).states.max() <= 9
+    memory.append(0, 0.0, frame(1), stream=0)
+    with pytest.raises(lr.ConfigError, match="stream 0"):
+        cache.minibatch(np.arange(500))
+
+
 def test_80_000_rows_cost_at_most_two_megabytes() -> None:
     memory = random_memory()
     _, q_function = tabular()
@@ -574,7 +662,11 @@ def test_a_mistake_is_answered_in_one_sentence(
     _, q_function = tabular()
     with pytest.raises(lr.ConfigError, match=names) as caught:
         mistake(random_memory(), q_function)
-    text = str(caught.value)
+    assert_one_sentence(caught.value)
+
+
+def assert_one_sentence(error: Exception) -> None:
+    text = str(error)
     assert text.endswith(".")
     assert ". " not in text
     assert "\n" not in text

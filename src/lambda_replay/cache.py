@@ -38,6 +38,7 @@ class Cache:
             )
         length = slots.shape[1]  # a block may have a tail beyond it
         self._memory = memory
+        self._lifetimes = memory.lifetimes(slots[:, 0])  # the first state of a block needs its oldest frame
         self.slots = slots.reshape(-1)  # [S]
         self.actions = block.actions[:, :length].reshape(-1)  # [S]
         kept = np.where(self.actions != NO_ACTION, returns[:, :length].reshape(-1), np.float32(0))  # [S]
@@ -93,7 +94,15 @@ class Cache:
         return rows[np.minimum(np.searchsorted(cumulative, drawn, side="right"), len(rows) - 1)]
 
     def minibatch(self, rows: Integers) -> Minibatch:
-        """The rows with their states gathered from memory."""
+        """The rows with their states gathered from memory, while it holds those that the cache was made of."""
+        written = self._memory.written
+        for stream, last in self._lifetimes.items():
+            if written[stream] > last:
+                raise ConfigError(
+                    f"the cache is stale: stream {stream} has now written {written[stream]} slots and overwritten a "
+                    "state that the cache reads; refresh again, or give refresh as reserve the number of slots that "
+                    "each stream writes before the next refresh."
+                )
         return Minibatch(self._memory.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
 
 

@@ -224,7 +224,8 @@ class ReplayMemory:
         if ends[-1] == 0:
             raise ConfigError(
                 f"the memory has too few slots for a block of {length} steps (slots written per stream: "
-                f"{self._written}, window {self.window}); store more first or take shorter blocks."
+                f"{self._written}, window {self.window}, reserve {reserve}); store more first, take shorter blocks or "
+                "a smaller reserve."
             )
         drawn = rng.integers(ends[-1], size=num_blocks)  # [K]
         streams = np.searchsorted(ends, drawn, side="right")
@@ -259,6 +260,18 @@ class ReplayMemory:
     def ages(self, slots: Integers) -> Integers:
         """How many slots of its own stream came after each slot."""
         return (self.newest_slots()[slots // self.ring] - slots) % self.ring
+
+    def lifetimes(self, slots: Integers) -> dict[int, int]:
+        """Per stream of slots [n]: the most it may ever have written while the states of all of them are still stored.
+
+        A state needs its episode's last ``history`` frames; the oldest of them is overwritten ``ring`` slots later.
+        """
+        written = np.array(self._written)  # read once: another thread may be storing steps
+        streams, positions = slots // self.ring, slots % self.ring
+        newest = written[streams] - 1
+        numbers = newest - (newest - positions) % self.ring  # counted from the stream's first slot ever
+        lasts = numbers - (self.frames[slots].astype(np.int64) - 1) + self.ring
+        return {int(stream): int(lasts[streams == stream].min()) for stream in np.unique(streams)}
 
     def flush(self) -> None:
         """Bring what is memory-mapped to the disk."""
