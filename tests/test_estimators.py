@@ -538,6 +538,14 @@ def test_aliases_are_the_same_estimator(alias: str, name: str) -> None:
         ("retrace:0.9@", "retrace:"),
         ("bounded:-1", "bounded:"),
         ("bounded:nan", "bounded:"),
+        ("median/102", "k even from 2 to 100"),
+        ("median/2000000", "k even from 2 to 100"),
+        ("watkins-median/1000000000000", "k even from 2 to 100"),
+        ("nstep:10001", "n from 1 to 10,000"),
+        (f"nstep:{10**30}", "n from 1 to 10,000"),
+        (f"nstep:{'1' * 10_000}", "n from 1 to 10,000"),
+        ("bounded:1e300", "δ from 0 to 3.4e+38"),
+        ("bounded:inf", "δ from 0 to 3.4e+38"),
         ("foo:1", "peng:"),
         ("", "peng:"),
     ],
@@ -548,6 +556,12 @@ def test_a_wrong_spelling_shows_a_right_one(spelling: str, right_form: str) -> N
     message = str(error.value)
     assert "\n" not in message
     assert right_form in message.replace(repr(spelling), "")
+
+
+@pytest.mark.parametrize("spelling", ["median/100", "nstep:10000", "bounded:3.4e38", "peng:1e-400", "retrace:1@1e-300"])
+def test_the_largest_and_smallest_values_work(spelling: str) -> None:
+    block = random_block(np.random.default_rng(9))
+    assert np.isfinite(estimate(spelling, block)[block.is_transition]).all()
 
 
 def test_any_function_of_a_block_is_an_estimator() -> None:
