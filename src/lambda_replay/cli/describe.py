@@ -69,6 +69,7 @@ def _as_json(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seco
         "needs": {
             "replay_bytes": needs.replay_bytes,
             "cache_bytes": needs.cache_bytes,
+            "q_values_bytes": needs.q_values_bytes,
             "ram_bytes": needs.ram_bytes,
             "disk_bytes": needs.disk_bytes,
             "seconds": seconds,
@@ -85,7 +86,8 @@ def _as_text(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seco
         *_settings(to_dict(config)),
         "",
         f"replay memory   {in_words(needs.replay_bytes)} {'on disk, while it runs' if needs.disk_bytes else 'in RAM'}",
-        f"cache           {in_words(needs.cache_bytes)}",
+        f"cache           {in_words(needs.cache_bytes)}"
+        + (f", and {in_words(needs.q_values_bytes)} of Q-values while it is computed" if needs.q_values_bytes else ""),
         f"RAM in all      about {in_words(needs.ram_bytes)}"
         + (", and what the system has free to keep the replay memory at hand" if needs.disk_bytes else ""),
         f"time            about {_hours(seconds)} on this machine, from a short measurement",
