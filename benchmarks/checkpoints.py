@@ -202,7 +202,14 @@ class Training:
     def __init__(self, config: RunConfig, directory: Path | None, *, is_full: bool = False) -> None:
         streams, environments = make_streams(0, 1), make_environments(config)
         spare = spare_slots(config.checkpoint_interval, 1)
-        agent = make_agent(config, environments[0].spec, streams, spare_slots=spare, memory_directory=directory)
+        agent = make_agent(
+            config,
+            environments[0].spec,
+            streams,
+            spare_slots=spare,
+            memory_directory=directory,
+            reopen_memory=is_full,
+        )
         if is_full:
             agent.memory.set_state({"written": [config.memory.capacity], "is_open": [0]})
         else:

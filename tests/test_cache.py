@@ -427,6 +427,15 @@ def test_what_an_estimator_says_of_closing_slots_is_not_kept() -> None:
     assert np.isfinite(cache.td_errors).all()
 
 
+def test_integer_q_values_are_used_as_floats() -> None:
+    memory = random_memory()
+    table = np.random.default_rng(0).integers(-5, 5, size=(NUM_STATES, NUM_ACTIONS))
+    whole = build(memory, lambda states: table[states[:, -1].astype(int)])
+    floats = build(memory, lambda states: table[states[:, -1].astype(int)].astype(np.float32))
+    assert_array_equal(whole.returns, floats.returns)
+    assert_array_equal(whole.td_errors, floats.td_errors)
+
+
 def test_a_block_says_where_episodes_end() -> None:
     """Slots 0 and 1 of a terminated episode, 2 closes it, 3 of a truncated one, 4 closes it, 5 is the newest."""
     memory = lr.ReplayMemory(10, (), np.uint8)
@@ -456,6 +465,94 @@ def test_a_reserve_keeps_the_oldest_slots_out_of_the_cache() -> None:
     assert memory.ages(build(memory, q_function, size=4_000, block_length=5).slots).max() == 99
 
 
+def numbered_memory(
+    rng: np.random.Generator, steps: int, **settings: Any
+) -> tuple[lr.ReplayMemory, Callable[[], None]]:
+    """A memory in which no two observations are the same, after so many steps, and a function that stores one more."""
+    memory = lr.ReplayMemory(observation_shape=(), observation_dtype=np.int32, **settings)
+    is_open = [False] * memory.num_streams
+
+    def store() -> None:
+        stream = int(rng.integers(memory.num_streams))
+        observation = np.array(1 + sum(memory.written), dtype=np.int32)
+        if is_open[stream]:
+            terminated = rng.random() < 0.2
+            memory.append(int(rng.integers(NUM_ACTIONS)), 0.0, observation, terminated, stream=stream)
+            is_open[stream] = not terminated
+        else:
+            memory.begin(observation, stream)
+            is_open[stream] = True
+
+    for _ in range(steps):
+        store()
+    return memory, store
+
+
+def no_values(states: NDArray[Any]) -> NDArray[Any]:
+    return np.zeros((len(states), NUM_ACTIONS), dtype=np.float32)
+
+
+@pytest.mark.parametrize("steps", [30, 60, 200])
+@pytest.mark.parametrize("reserve", [0, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"capacity": 40},
+        {"capacity": 40, "history": 4},
+        {"capacity": 40, "spare": 7, "history": 3},
+        {"capacity": 80, "num_streams": 2, "history": 4},
+        {"capacity": 90, "num_streams": 3, "spare": 2},
+    ],
+)
+def test_a_cache_is_refused_exactly_when_it_would_read_other_states(
+    settings: dict[str, Any], reserve: int, steps: int
+) -> None:
+    memory, store = numbered_memory(np.random.default_rng(steps), steps, **settings)
+    cache = build(memory, no_values, size=60, block_length=3, tail=2, reserve=reserve)
+    states, written = memory.states(cache.slots), memory.written
+    rows = np.flatnonzero(cache.is_transition)[:1]
+    while np.array_equal(memory.states(cache.slots), states):
+        cache.minibatch(rows)
+        store()
+    with pytest.raises(lr.ConfigError, match="stale") as caught:
+        cache.minibatch(rows)
+    assert_one_sentence(caught.value)
+    with pytest.raises(lr.ConfigError, match="stale"):
+        next(cache.minibatches(4, updates=2, rng=np.random.default_rng(0)))
+    assert max(now - then for now, then in zip(memory.written, written, strict=True)) > reserve
+    rebuilt = build(memory, no_values, size=60, block_length=3)
+    assert rebuilt.minibatch(np.flatnonzero(rebuilt.is_transition)).states.shape[1] == memory.history
+
+
+def test_a_cache_goes_stale_with_the_first_slot_that_is_written_over() -> None:
+    """Ten slots, a block of 9 steps: slot 0 is its first state, and the eleventh slot is stored in its place."""
+    memory = lr.ReplayMemory(10, (), np.uint8)
+    memory.begin(frame(0))
+    for number in range(1, 10):
+        memory.append(0, 0.0, frame(number))
+    cache = build(memory, no_values, size=9, block_length=9)
+    batches = cache.minibatches(4, updates=3, rng=np.random.default_rng(0))
+    next(batches)
+    memory.append(0, 0.0, frame(10))
+    with pytest.raises(lr.ConfigError, match="stream 0 has now written 11 slots"):
+        next(batches)
+
+
+def test_a_stream_that_the_cache_does_not_read_may_write_on() -> None:
+    memory = lr.ReplayMemory(20, (), np.uint8, num_streams=2)
+    for stream, steps in ((0, 9), (1, 2)):  # the second is too short for a block
+        memory.begin(frame(0), stream)
+        for number in range(1, steps + 1):
+            memory.append(0, 0.0, frame(number), stream=stream)
+    cache = build(memory, no_values, size=500, block_length=5)
+    for _ in range(50):
+        memory.append(0, 0.0, frame(1), stream=1)
+    assert cache.minibatch(np.arange(500)).states.max() <= 9
+    memory.append(0, 0.0, frame(1), stream=0)
+    with pytest.raises(lr.ConfigError, match="stream 0"):
+        cache.minibatch(np.arange(500))
+
+
 def test_80_000_rows_cost_at_most_two_megabytes() -> None:
     memory = random_memory()
     _, q_function = tabular()
@@ -465,22 +562,38 @@ def test_80_000_rows_cost_at_most_two_megabytes() -> None:
     assert cache.nbytes <= 2_000_000
 
 
-def test_float32_stays_float32() -> None:
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64])
+def test_a_cache_is_float32_whatever_the_q_values_are(dtype: type[np.number[Any]]) -> None:
     memory = random_memory()
-    _, q_function = tabular()
-    cache = build(memory, q_function)
+    table = np.random.default_rng(0).integers(-5, 5, size=(NUM_STATES, NUM_ACTIONS)).astype(dtype)
+    cache = build(memory, lambda states: table[states[:, -1].astype(int)])
     assert cache.returns.dtype == np.float32
     assert cache.td_errors.dtype == np.float32
+    assert cache.nbytes == 20 * len(cache.slots)
     (batch,) = cache.minibatches(4, updates=1, rng=np.random.default_rng(0))
     assert batch.returns.dtype == np.float32
+
+
+def test_float64_is_rounded_once_at_the_end() -> None:
+    """A TD error of 10⁻⁵ beside values of 1000 survives: float32 numbers there are 6·10⁻⁵ apart."""
+    memory = random_memory(end_probability=0)
+    cache = build(
+        memory, lambda states: np.full((len(states), NUM_ACTIONS), 1e3), lambda b: b.q_values[:, 1:, 0] + 1e-5
+    )
+    assert_allclose(cache.td_errors, 1e-5, rtol=1e-3)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-# Mistakes that are not answered in one sentence yet; strict, so that a repair asks for the mark to be removed.
 def wrong_shape(block: Block) -> NDArray[Any]:
     return np.zeros(block.rewards.shape[0])
+
+
+def nan_in_one_transition(block: Block) -> NDArray[Any]:
+    returns = block.rewards.copy()
+    returns[tuple(np.argwhere(block.is_transition)[-1])] = np.nan
+    return returns
 
 
 def q_values_of(num_rows: int, num_actions: int) -> QFunction:
@@ -508,12 +621,23 @@ def no_transitions() -> lr.ReplayMemory:
         (lambda m, q: build(m, q, discount=float("nan")), "discount"),
         (lambda m, q: build(m, q, wrong_shape), "estimator"),
         (lambda m, q: build(m, q, lambda block: block.rewards[:, 1:]), "estimator"),
+        (lambda m, q: build(m, q, lambda block: block.rewards + np.nan), "estimator returned nan"),
+        (lambda m, q: build(m, q, lambda block: block.rewards - np.inf), "estimator returned -inf"),
+        (lambda m, q: build(m, q, nan_in_one_transition), "estimator returned nan"),
+        (lambda m, q: build(m, q, lambda block: np.full(block.rewards.shape, 1e39)), r"estimator returned 1e\+39"),
+        (lambda m, q: build(m, q, lambda block: block.rewards * 1j), "estimator.*complex"),
+        (lambda m, q: build(m, q, lambda block: block.rewards.astype(str)), "estimator.*dtype"),
+        (lambda m, q: build(m, lambda states: q(states) * 1j), "Q-function.*complex"),
+        (lambda m, q: build(m, lambda states: q(states).astype(object)), "Q-function.*object"),
         (lambda m, q: build(m, q, block_length=400), "too few"),
         (lambda m, q: build(lr.ReplayMemory(10, (), np.uint8), q), "too few"),
         (lambda m, q: build(m, q).sample_rows(1, 1, 1.1, rng=np.random.default_rng(0)), "priority"),
         (lambda m, q: build(m, q).sample_rows(1, 1, -0.1, rng=np.random.default_rng(0)), "priority"),
         (lambda m, q: build(m, q).sample_rows(1, 1, 0.1, 1.0, rng=np.random.default_rng(0)), "quantile"),
         (lambda m, q: lr.prioritized(np.ones(3), float("nan")), "priority"),
+        (lambda m, q: lr.prioritized(np.array([1.0, np.nan]), 0.5), "td_errors"),
+        (lambda m, q: lr.prioritized(np.array([1.0, np.inf]), 0.5), "td_errors"),
+        (lambda m, q: lr.prioritized(np.array([]), 0.5), "td_errors"),
         pytest.param(lambda m, q: build(m, q, tail=-1), "tail"),
         pytest.param(lambda m, q: build(m, q, reserve=-1), "reserve"),
         pytest.param(lambda m, q: build(m, q, chunk_size=0), "chunk_size"),
@@ -538,7 +662,11 @@ def test_a_mistake_is_answered_in_one_sentence(
     _, q_function = tabular()
     with pytest.raises(lr.ConfigError, match=names) as caught:
         mistake(random_memory(), q_function)
-    text = str(caught.value)
+    assert_one_sentence(caught.value)
+
+
+def assert_one_sentence(error: Exception) -> None:
+    text = str(error)
     assert text.endswith(".")
     assert ". " not in text
     assert "\n" not in text

@@ -492,6 +492,7 @@ def test_describe_says_what_a_run_would_be_and_writes_nothing(call: Any, tmp_pat
         assert words in answer.out
     for words in ("replay memory", "cache", "RAM in all", "time"):
         assert re.search(rf"^{words} +", answer.out, re.MULTILINE), words
+    assert re.search(r"^cache +\S+ kB, and \S+ kB of Q-values while it is computed$", answer.out, re.MULTILINE)
     assert listing(tmp_path) == []
 
 
@@ -502,6 +503,8 @@ def test_describe_for_scripts(call: Any) -> None:
     assert from_dict(values["config"]).steps == 400
     assert values["environment"] == {"observation_shape": [5], "observation_dtype": "float32", "actions": ["0", "1"]}
     assert values["needs"]["replay_bytes"] == 500 * (5 * 4 + 14)
+    assert values["needs"]["cache_bytes"] == 20 * values["config"]["cache"]["size"]
+    assert values["needs"]["q_values_bytes"] > 0
     assert values["needs"]["seconds"] > 0
 
 

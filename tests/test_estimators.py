@@ -151,6 +151,30 @@ def test_worked_example(spelling: str, expected: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spelling", "expected"),
+    [
+        # G_{L−1} = 1 + 0.9 = 1.9 and G_t = 1 + 0.9·(1 + 0.5·(G_{t+1} − 1)) = 1.45 + 0.45·G_{t+1}, with the fixed point
+        # 1.45 / 0.55 = 29/11, so G₀ = 29/11 − 0.45¹⁹·(29/11 − 1.9) = 2.636
+        ("peng:0.5", 29 / 11 - 0.45**19 * (29 / 11 - 1.9)),
+        ("watkins:0.5", 29 / 11 - 0.45**19 * (29 / 11 - 1.9)),  # both actions are greedy
+        # 1 + 0.9 + 0.81 + 0.729·1
+        ("nstep:3", 3.439),
+    ],
+)
+def test_integer_rewards_and_values(spelling: str, expected: float) -> None:
+    length = 20
+    block = Block(
+        rewards=np.ones((1, length), dtype=int),
+        discounts=np.full((1, length), 0.9, dtype=np.float32),
+        q_values=np.ones((1, length + 1, 2), dtype=int),
+        actions=np.zeros((1, length + 1), dtype=int),
+        behaviour_probs=np.ones((1, length + 1), dtype=int),
+        continues=np.ones((1, length), dtype=bool),
+    )
+    assert estimate(spelling, block)[0, 0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
     ("returns", "expected"),
     [
         (oracles.peng(worked_block(), 0.8), [88.048, 58.4, 20]),
@@ -443,6 +467,14 @@ def test_float32_in_float32_out(spelling: str) -> None:
     assert returns.shape == block.rewards.shape
 
 
+@pytest.mark.parametrize("spelling", [*PER_STEP, "bounded:2.0", "watkins-bounded:2.0"])
+def test_integers_give_what_the_same_floats_give(spelling: str) -> None:
+    block = random_block(np.random.default_rng(10), ties=True)
+    rewards = np.round(block.rewards)
+    whole = replace(block, rewards=rewards.astype(np.int64), q_values=block.q_values.astype(np.int64))
+    assert_array_equal(estimate(spelling, whole), estimate(spelling, replace(block, rewards=rewards)))
+
+
 # --- behaviour --------------------------------------------------------------------------------------------------------
 
 
@@ -506,6 +538,14 @@ def test_aliases_are_the_same_estimator(alias: str, name: str) -> None:
         ("retrace:0.9@", "retrace:"),
         ("bounded:-1", "bounded:"),
         ("bounded:nan", "bounded:"),
+        ("median/102", "k even from 2 to 100"),
+        ("median/2000000", "k even from 2 to 100"),
+        ("watkins-median/1000000000000", "k even from 2 to 100"),
+        ("nstep:10001", "n from 1 to 10,000"),
+        (f"nstep:{10**30}", "n from 1 to 10,000"),
+        (f"nstep:{'1' * 10_000}", "n from 1 to 10,000"),
+        ("bounded:1e300", "δ from 0 to 3.4e+38"),
+        ("bounded:inf", "δ from 0 to 3.4e+38"),
         ("foo:1", "peng:"),
         ("", "peng:"),
     ],
@@ -516,6 +556,12 @@ def test_a_wrong_spelling_shows_a_right_one(spelling: str, right_form: str) -> N
     message = str(error.value)
     assert "\n" not in message
     assert right_form in message.replace(repr(spelling), "")
+
+
+@pytest.mark.parametrize("spelling", ["median/100", "nstep:10000", "bounded:3.4e38", "peng:1e-400", "retrace:1@1e-300"])
+def test_the_largest_and_smallest_values_work(spelling: str) -> None:
+    block = random_block(np.random.default_rng(9))
+    assert np.isfinite(estimate(spelling, block)[block.is_transition]).all()
 
 
 def test_any_function_of_a_block_is_an_estimator() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import resource
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -214,7 +215,7 @@ class AgainstTheModel(RuleBasedStateMachine):
     @rule()
     def restore(self) -> None:
         state, streams = copy.deepcopy(self.saved)
-        self.in_files = lr.ReplayMemory(**self.settings, directory=self.directory.name)
+        self.in_files = lr.ReplayMemory(**self.settings, directory=self.directory.name, reopen=True)
         self.in_files.set_state(state)
         self.in_ram.set_state(state)
         self.model.streams = streams
@@ -519,7 +520,7 @@ def test_reopened_files_go_on_as_if_never_closed(tmp_path: Path) -> None:
     after = {name: array.copy() for name, array in memory.arrays.items()}
     del memory
 
-    reopened = pair_memory(20, **settings, directory=tmp_path)
+    reopened = pair_memory(20, **settings, directory=tmp_path, reopen=True)
     reopened.set_state(state)
     model.streams = then
     assert reopened.get_state() == state
@@ -561,7 +562,6 @@ def test_a_missing_directory_is_made(tmp_path: Path) -> None:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-# Mistakes that are not answered in one sentence yet; strict, so that a repair asks for the mark to be removed.
 def begun(**settings: Any) -> lr.ReplayMemory:
     memory = pair_memory(8, **settings)
     memory.begin(OBSERVATION)
@@ -574,6 +574,9 @@ OBSERVATION = np.ones(2, dtype=np.int32)
 @pytest.mark.parametrize(
     ("mistake", "names"),
     [
+        (lambda: lr.ReplayMemory(8, (2,), complex), "observation_dtype.*complex"),
+        (lambda: lr.ReplayMemory(8, (2,), object), "observation_dtype.*object"),
+        (lambda: lr.ReplayMemory(8, (2,), "U3"), "observation_dtype.*U3"),
         (lambda: pair_memory(1), "capacity"),
         (lambda: pair_memory(4, history=4), "capacity"),
         (lambda: pair_memory(9, history=4, num_streams=2), "capacity"),
@@ -616,34 +619,153 @@ def assert_one_sentence(error: Exception) -> None:
     assert "\n" not in text
 
 
+def kept(memory: lr.ReplayMemory) -> tuple[dict[str, bytes], dict[str, list[int]], int]:
+    """Everything that a refused call must leave as it was."""
+    return {name: array.tobytes() for name, array in memory.arrays.items()}, memory.get_state(), len(memory)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+@pytest.mark.parametrize("num_steps", [3, 20])  # the ring is full after 8: the next slot holds an old one
 @pytest.mark.parametrize(
     "mistake",
     [
         {"next_observation": np.zeros(3, dtype=np.int32)},
+        {"next_observation": np.ones(2, dtype=complex)},
+        {"next_observation": np.array(["1", "2"])},
+        {"next_observation": None},
+        {"next_observation": [[1], [1, 2]]},
+        {"next_observation": np.array([1, 2**40 + 1])},
         {"reward": float("nan")},
+        {"reward": None},
+        {"reward": 1j},
+        {"reward": 10**400},
+        {"reward": "much"},
+        {"reward": np.ones(2)},
+        {"reward": np.ones((30, 30))},
         {"action": -1},
-        pytest.param({"action": 2**31}),
+        {"action": 2**31},
+        {"action": 1.7},
+        {"action": 1.0},
+        {"action": np.float32(1)},
+        {"action": None},
+        {"action": np.array([1])},
         {"behaviour_prob": 0.0},
+        {"behaviour_prob": float("nan")},
+        {"behaviour_prob": None},
+        {"terminated": np.array([True, False])},
+        {"truncated": np.array([True, False])},
+        {"stream": 1},
+        {"stream": -1},
+        {"stream": 0.5},
+        {"stream": None},
     ],
 )
-def test_a_refused_step_leaves_no_trace(mistake: dict[str, Any]) -> None:
-    memory = pair_memory(8)
-    filled(memory, 3)
-    before, state = {name: array.copy() for name, array in memory.arrays.items()}, memory.get_state()
+def test_a_refused_step_leaves_no_trace(mistake: dict[str, Any], num_steps: int, dtype: type[np.number[Any]]) -> None:
+    memory = lr.ReplayMemory(8, OBSERVATION_SHAPE, dtype)
+    filled(memory, num_steps)
+    before = kept(memory)
     arguments: dict[str, Any] = {"action": 0, "reward": 0.0, "next_observation": OBSERVATION}
-    with pytest.raises(lr.ConfigError):
+    with pytest.raises(lr.ConfigError) as caught:
         memory.append(**{**arguments, **mistake})
-    assert memory.get_state() == state
-    for name, array in memory.arrays.items():
-        assert_array_equal(array, before[name])
-
-
-def test_observations_that_the_dtype_cannot_hold_are_refused() -> None:
-    """Pixels scaled to [0, 1] would all be stored as 0 in a memory of uint8."""
-    memory = lr.ReplayMemory(8, (2,), np.uint8)
-    with pytest.raises(lr.ConfigError, match="uint8") as caught:
-        memory.begin(np.array([0.5, 0.25]))
     assert_one_sentence(caught.value)
+    assert kept(memory) == before
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [np.zeros(3), np.array([0, np.nan]), np.array([0, -np.inf]), np.array([0, 1e39]), None, [[1], [1, 2]]],
+)
+def test_a_refused_beginning_leaves_no_trace(observation: Any) -> None:
+    memory = lr.ReplayMemory(8, OBSERVATION_SHAPE, np.float32)
+    filled(memory, 20)
+    memory.abandon()
+    before = kept(memory)
+    with pytest.raises(lr.ConfigError) as caught:
+        memory.begin(observation)
+    assert_one_sentence(caught.value)
+    assert kept(memory) == before
+    memory.begin(OBSERVATION)  # and the next one is taken
+    assert memory.written == (before[1]["written"][0] + 1,)
+
+
+@pytest.mark.parametrize("stream", [1, -1, 0.0, None])
+def test_only_a_stream_that_exists_can_be_abandoned(stream: Any) -> None:
+    memory = begun()
+    with pytest.raises(lr.ConfigError, match="stream") as caught:
+        memory.abandon(stream)
+    assert_one_sentence(caught.value)
+    assert memory.get_state()["is_open"] == [1]
+
+
+@pytest.mark.parametrize("stream", [True, np.int64(1), np.uint8(1)])
+def test_any_integer_is_a_stream(stream: Any) -> None:
+    memory = pair_memory(1_000, num_streams=2)
+    memory.begin(OBSERVATION, stream=stream)
+    memory.append(0, 0.0, OBSERVATION, stream=stream)
+    memory.abandon(stream)
+    assert memory.get_state() == {"written": [0, 2], "is_open": [0, 0]}
+
+
+@pytest.mark.parametrize("action", [True, np.True_, np.int64(1), np.uint8(1), np.array(1)])
+def test_any_integer_is_an_action(action: Any) -> None:
+    memory = begun()
+    memory.append(action, np.float64(0.5), OBSERVATION, terminated=np.False_, behaviour_prob=np.float64(0.5))
+    actions, rewards, probs, terminated = memory.transitions(np.array([0]))
+    assert (int(actions[0]), float(rewards[0]), float(probs[0]), bool(terminated[0])) == (1, 0.5, 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [
+        (np.uint8, np.array([0, 255], dtype=np.uint16)),
+        (np.uint8, np.array([0, 255])),
+        (np.uint8, np.array([True, False])),
+        (np.int32, np.array([-(2**31), 2**31 - 1])),
+        (np.bool_, np.array([0, 1])),
+        (np.float32, np.array([2**24, -(2**24)])),
+        (np.float32, np.array([0.1, 1e-60])),  # float64: rounded as every float is
+        (np.float32, np.array([3, 4], dtype=np.uint8)),
+        (np.float64, np.array([0.1, 0.2], dtype=np.float32)),
+        (np.float32, np.array([1.5, 2.5], dtype=">f4")),
+        (np.float16, np.array([65504.0, 1.0])),
+    ],
+)
+def test_what_the_dtype_holds_is_converted(stored: type[np.generic], given: NDArray[Any]) -> None:
+    memory = lr.ReplayMemory(8, (2,), stored)
+    memory.begin(given)
+    memory.append(0, 0.0, given)
+    assert_array_equal(memory.states(np.arange(2)), np.broadcast_to(given.astype(stored), (2, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "names"),
+    [
+        # Pixels scaled to [0, 1] would all be stored as 0 in a memory of uint8.
+        (np.uint8, np.array([0.5, 0.25]), "float64.*uint8"),
+        (np.uint8, np.array([0.0, 1.0]), "float64.*uint8"),
+        (np.uint8, np.array([0, 300], dtype=np.uint16), "uint16.*0 to 300.*uint8"),  # would be 44
+        (np.uint8, np.array([-1, 0], dtype=np.int8), "int8.*-1 to 0.*uint8"),
+        (np.uint64, np.array([-1, 0]), "int64.*-1 to 0.*uint64"),
+        (np.int32, np.array([0, 2**31]), "int64.*int32"),
+        (np.bool_, np.array([0, 2]), "int64.*bool"),
+        (np.float32, np.array([0, 2**24 + 1]), "int64.*float32"),
+        (np.float32, np.array([0, 2**63 - 1]), "int64.*float32"),
+        (np.float32, np.array([0, np.nan], dtype=np.float32), "finite"),
+        (np.float32, np.array([np.inf, 0]), "finite"),
+        (np.float32, np.array([0, 1e39]), "finite as float32"),
+        (np.float16, np.array([0, 1e5], dtype=np.float32), "finite as float16"),
+        (np.float32, np.array([1j, 0]), "complex"),
+        (np.float32, np.array([None, 0]), "object"),
+    ],
+)
+def test_what_the_dtype_cannot_hold_is_refused(stored: type[np.generic], given: NDArray[Any], names: str) -> None:
+    memory = lr.ReplayMemory(8, (2,), stored)
+    memory.begin(np.zeros(2, dtype=stored))
+    before = kept(memory)
+    with pytest.raises(lr.ConfigError, match=names) as caught:
+        memory.append(0, 0.0, given)
+    assert_one_sentence(caught.value)
+    assert kept(memory) == before
 
 
 @pytest.mark.parametrize(
@@ -660,16 +782,17 @@ def test_files_of_another_size_are_refused(tmp_path: Path, other: dict[str, Any]
     settings: dict[str, Any] = {"capacity": 10, "observation_shape": (2,), "observation_dtype": np.int32}
     filled(lr.ReplayMemory(**settings, directory=tmp_path), 5)
     with pytest.raises(DamageError, match="bytes") as caught:
-        lr.ReplayMemory(**{**settings, **other}, directory=tmp_path)
+        lr.ReplayMemory(**{**settings, **other}, directory=tmp_path, reopen=True)
     assert_one_sentence(caught.value)
 
 
 @pytest.mark.parametrize("name", ["observations", "actions", "frames"])
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(10_000)])
 def test_files_of_something_else_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    filled(pair_memory(10, directory=tmp_path), 5)
     (tmp_path / f"{name}.bin").write_bytes(content)
     with pytest.raises(DamageError, match=name) as caught:
-        pair_memory(10, directory=tmp_path)
+        pair_memory(10, directory=tmp_path, reopen=True)
     assert_one_sentence(caught.value)
 
 
@@ -679,5 +802,62 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "observations.bin"
     os.truncate(path, 500)
     with pytest.raises(DamageError, match="observations") as caught:
-        pair_memory(1_000, directory=tmp_path)
+        pair_memory(1_000, directory=tmp_path, reopen=True)
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("name", ["observations", "rewards", "frames"])
+def test_a_missing_file_is_not_replaced_by_zeros(tmp_path: Path, name: str) -> None:
+    filled(pair_memory(10, directory=tmp_path), 5)
+    (tmp_path / f"{name}.bin").unlink()
+    with pytest.raises(DamageError, match=f"{name}.bin is missing") as caught:
+        pair_memory(10, directory=tmp_path, reopen=True)
+    assert_one_sentence(caught.value)
+    assert not (tmp_path / f"{name}.bin").exists()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_memory_in_files_is_not_overwritten_by_a_new_one(tmp_path: Path) -> None:
+    filled(pair_memory(10, directory=tmp_path), 5)
+    before = contents(tmp_path)
+    with pytest.raises(lr.ConfigError, match="reopen=True") as caught:
+        pair_memory(10, directory=tmp_path)
+    assert_one_sentence(caught.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["observations", "frames"])  # the first file and the last
+def test_one_file_of_a_memory_is_enough_to_refuse_a_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.bin").write_bytes(b"something of value")
+    with pytest.raises(lr.ConfigError, match=name) as caught:
+        pair_memory(10, directory=tmp_path)
+    assert_one_sentence(caught.value)
+    assert contents(tmp_path) == {f"{name}.bin": b"something of value"}
+
+
+def test_other_files_in_the_directory_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    filled(pair_memory(10, directory=tmp_path), 5)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_memory_that_does_not_fit_leaves_no_file_behind(tmp_path: Path) -> None:
+    """The first file of 300 bytes is written, the second, of 1,200, is refused; another try finds an empty place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            lr.ReplayMemory(300, (), np.uint8, directory=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(tmp_path) == {}
+    lr.ReplayMemory(300, (), np.uint8, directory=tmp_path)
+
+
+def test_reopening_needs_a_directory() -> None:
+    with pytest.raises(lr.ConfigError, match="directory") as caught:
+        pair_memory(10, reopen=True)
     assert_one_sentence(caught.value)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from environments import tiny_config
+from numpy.typing import NDArray
 
 from lambda_replay import resources
 from lambda_replay.agents import make_agent
@@ -72,6 +73,16 @@ def test_a_million_atari_frames_take_at_most_7_2_gigabytes() -> None:
     assert needs.ram_bytes < 1_000_000_000
 
 
+def test_the_paper_s_cache_takes_1_6_megabytes() -> None:
+    """80,000 rows of 20 bytes; while it is computed, also 4 bytes for 6 actions in each of 800 · 101 states."""
+    needs = estimate(make_config("atari/pong"), PIXELS)
+    assert needs.cache_bytes == 1_600_000
+    assert needs.q_values_bytes == 1_939_200
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"{in_words(needs.cache_bytes)} for the paper's 80,000" in readme
+    assert f"{in_words(needs.q_values_bytes)} of Q-values" in readme
+
+
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,31 +117,47 @@ def test_the_replay_memory_takes_what_was_said(tmp_path: Path, spec: Environment
         assert needs.ram_bytes >= memory.nbytes
 
 
-def make_cache(config: RunConfig) -> Cache:
+def make_cache(config: RunConfig) -> tuple[Cache, int]:
+    """A cache of the config, and the bytes of the Q-values that it was computed from."""
     memory = make_agent(config, VECTOR, make_streams(0, 1)).memory
     memory.begin(np.zeros(4, dtype=np.float32))
     for _ in range(200):
         memory.append(0, 0.0, np.zeros(4, dtype=np.float32))
     assert config.cache is not None
-    return refresh(
+    q_values_bytes = 0
+
+    def q_function(states: NDArray[Any]) -> NDArray[np.float32]:
+        nonlocal q_values_bytes
+        q_values = np.zeros((len(states), 2), dtype=np.float32)
+        q_values_bytes += q_values.nbytes
+        return q_values
+
+    cache = refresh(
         memory,
-        lambda states: np.zeros((len(states), 2), dtype=np.float32),
+        q_function,
         parse_estimator(config.estimator),
         discount=0.9,
         size=config.cache.size,
         block_length=config.cache.block_length,
+        tail=config.cache.tail,
         rng=np.random.default_rng(0),
     )
+    return cache, q_values_bytes
 
 
-def test_the_cache_takes_no_more_than_was_said() -> None:
-    config = tiny_config("Some-v0")
-    said = estimate(config, VECTOR).cache_bytes
-    assert make_cache(config).nbytes <= said < 3 * make_cache(config).nbytes
+@pytest.mark.parametrize("tail", [0, 5])
+def test_the_cache_takes_what_was_said(tail: int) -> None:
+    config = tiny_config("Some-v0", cache={"tail": tail})
+    needs, without = estimate(config, VECTOR), estimate(tiny_config("Some-v0", agent="dqn"), VECTOR)
+    cache, q_values_bytes = make_cache(config)
+    assert needs.cache_bytes == cache.nbytes
+    assert needs.q_values_bytes == q_values_bytes
+    assert needs.ram_bytes - without.ram_bytes == cache.nbytes + q_values_bytes
 
 
 def test_agent_dqn_needs_no_cache() -> None:
-    assert estimate(tiny_config(agent="dqn"), VECTOR).cache_bytes == 0
+    needs = estimate(tiny_config(agent="dqn"), VECTOR)
+    assert (needs.cache_bytes, needs.q_values_bytes) == (0, 0)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -301,6 +301,30 @@ def test_the_dtype_of_the_inputs_is_kept(dtype: type[np.floating[Any]]) -> None:
     assert nstep_returns(ones, ones, ones, ones.astype(bool), 3).dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8])
+def test_integers_are_computed_as_floats(dtype: type[np.integer[Any]]) -> None:
+    """With V = 1, γ = 0.9 and rewards of 1: G₁ = 1.9, G₀ = 1 + 0.9·(1 + 0.5·0.9) = 2.305, or 1 + 0.9·1.9 = 2.71."""
+    ones = np.ones((1, 2), dtype=dtype)
+    discounts, halves = np.full((1, 2), 0.9, np.float32), np.full((1, 2), 0.5, np.float32)
+    returns = backward_returns(ones, discounts, ones, ones, halves)
+    assert returns.dtype == np.float32
+    assert_allclose(returns, [[2.305, 1.9]], rtol=1e-6)
+    returns = nstep_returns(ones, discounts, ones, np.ones((1, 2), dtype=bool), 2)
+    assert returns.dtype == np.float32
+    assert_allclose(returns, [[2.71, 1.9]], rtol=1e-6)
+    # All integers: undiscounted, and a trace of 1 is the whole return.
+    assert_array_equal(backward_returns(ones, ones, ones, ones, ones), [[3, 2]])
+
+
+def test_the_wider_of_rewards_and_values_is_the_dtype_of_both() -> None:
+    narrow, wide = np.ones((1, 2), dtype=np.float16), np.full((1, 2), 1 / 3)
+    for rewards, values in ((narrow, wide), (wide, narrow)):
+        by_traces = backward_returns(rewards, wide, values, values, wide)
+        by_steps = nstep_returns(rewards, wide, values, np.ones((1, 2), dtype=bool), 1)
+        assert by_traces.dtype == by_steps.dtype == np.float64
+        assert_array_equal(by_steps, rewards + wide * values)
+
+
 def test_inputs_need_not_be_contiguous() -> None:
     block = random_block(np.random.default_rng(5), num_blocks=6, length=10)
     values, traces = greedy_next_values(block), peng_traces(block, 0.7)

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.data import NO_ACTION, Block, Booleans, Explanation, Floats, Integers, Minibatch, Transitions
+from lambda_replay.data import (
+    NO_ACTION,
+    Block,
+    Booleans,
+    Explanation,
+    Floats,
+    Integers,
+    Minibatch,
+    Transitions,
+    as_floats,
+)
 from lambda_replay.errors import ConfigError
 from lambda_replay.estimators import Estimator, explain
 from lambda_replay.memory import ReplayMemory
@@ -20,19 +30,28 @@ class Cache:
     """S rows (slot, action, return, TD error) in block order; a closing slot's row has no action and is never drawn."""
 
     def __init__(self, memory: ReplayMemory, slots: Integers, block: Block, explanation: Explanation) -> None:
-        if explanation.returns.shape != block.rewards.shape:
+        returns = as_floats("the estimator's result", explanation.returns)  # [K, L]
+        if returns.shape != block.rewards.shape:
             raise ConfigError(
-                f"the estimator returned shape {explanation.returns.shape} for blocks of {block.rewards.shape}; "
+                f"the estimator returned shape {returns.shape} for blocks of {block.rewards.shape}; "
                 "it must give one return per step."
             )
         length = slots.shape[1]  # a block may have a tail beyond it
         self._memory = memory
+        self._lifetimes = memory.lifetimes(slots[:, 0])  # the first state of a block needs its oldest frame
         self.slots = slots.reshape(-1)  # [S]
         self.actions = block.actions[:, :length].reshape(-1)  # [S]
-        is_transition = self.actions != NO_ACTION
-        self.returns: Floats = np.where(is_transition, explanation.returns[:, :length].reshape(-1), np.float32(0))
-        values = block.action_values[:, :length].reshape(-1)
-        self.td_errors: Floats = self.returns - values  # [S]  both are 0 in closing slots
+        kept = np.where(self.actions != NO_ACTION, returns[:, :length].reshape(-1), np.float32(0))  # [S]
+        td_errors = kept - block.action_values[:, :length].reshape(-1)  # [S]  both are 0 in closing slots
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
+            self.returns: Floats = kept.astype(np.float32, copy=False)
+            self.td_errors: Floats = td_errors.astype(np.float32, copy=False)
+        is_finite = np.isfinite(self.returns) & np.isfinite(self.td_errors)
+        if not is_finite.all():
+            raise ConfigError(
+                f"the estimator returned {kept[np.argmin(is_finite)]} for a transition; "
+                "it must give returns that are finite as float32."
+            )
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +94,15 @@ class Cache:
         return rows[np.minimum(np.searchsorted(cumulative, drawn, side="right"), len(rows) - 1)]
 
     def minibatch(self, rows: Integers) -> Minibatch:
-        """The rows with their states gathered from memory."""
+        """The rows with their states gathered from memory, while it holds those that the cache was made of."""
+        written = self._memory.written
+        for stream, last in self._lifetimes.items():
+            if written[stream] > last:
+                raise ConfigError(
+                    f"the cache is stale: stream {stream} has now written {written[stream]} slots and overwritten a "
+                    "state that the cache reads; refresh again, or give refresh as reserve the number of slots that "
+                    "each stream writes before the next refresh."
+                )
         return Minibatch(self._memory.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
 
 
@@ -92,6 +119,10 @@ def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> ND
             f"priority is {priority} and quantile {quantile}; give a priority in [0, 1], a quantile in [0, 1)."
         )
     errors = np.abs(td_errors)
+    if not (len(errors) and np.isfinite(errors).all()):
+        raise ConfigError(
+            "td_errors is empty or holds a value that is not finite; give the errors of some transitions."
+        )
     threshold = np.quantile(errors, quantile)
     is_above, is_tied = errors > threshold, errors == threshold
     num_above, num_tied = int(is_above.sum()), int(is_tied.sum())
@@ -142,7 +173,8 @@ def make_block(
     """The blocks of slots [K, L+1] with the Q-values of all their states, computed in chunks of bounded size."""
     flat = slots.reshape(-1)
     starts = range(0, len(flat), chunk_size)
-    q_values = np.concatenate([q_function(memory.states(flat[start : start + chunk_size])) for start in starts])
+    chunks = [q_function(memory.states(flat[start : start + chunk_size])) for start in starts]
+    q_values = as_floats("the Q-function's result", np.concatenate(chunks))
     actions, rewards, behaviour_probs, terminated = transitions  # [K, L+1] each
     if q_values.ndim != 2 or len(q_values) != len(flat) or q_values.shape[1] <= actions.max():
         raise ConfigError(

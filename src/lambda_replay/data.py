@@ -1,4 +1,4 @@
-"""Records that travel between the rooms, and the legend of dimensions; no behaviour beyond checking shapes.
+"""Records that travel between the rooms, and the legend of dimensions; no behaviour beyond checking them.
 
 Legend: B minibatch · K blocks · L block length · S = K·L cache rows · A actions · F stacked frames (history)
 · H W C image · N memory slots. Index t holds what happened at t; anything of t+1 says ``next_``.
@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from lambda_replay.errors import ConfigError
 
@@ -20,6 +20,17 @@ Integers = NDArray[np.integer[Any]]
 Booleans = NDArray[np.bool_]
 
 NO_ACTION = -1  # the action of a slot in which none was taken: an episode's closing slot, or the newest slot
+
+
+def as_floats(name: str, values: ArrayLike) -> Floats:
+    """An array of floats as it is, integers and booleans as float32; anything else is refused.
+
+    Returns are computed in the dtype of what goes in, and λ would be rounded to 0 or 1 in integers.
+    """
+    array: NDArray[Any] = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise ConfigError(f"{name} has dtype {array.dtype}; give an array of floats, integers or booleans.")
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 
 class Transitions(NamedTuple):
@@ -37,6 +48,7 @@ class Block:
 
     ``discounts`` is γ·(1 − terminated); ``continues`` is False where an episode ends, terminated or truncated.
     A slot without an action (``NO_ACTION``) is not a transition: its return has no meaning and nothing reads it.
+    Integers among the rewards, discounts, Q-values and probabilities become float32; floats of any size stay.
     """
 
     rewards: Floats  # [K, L]
@@ -47,6 +59,23 @@ class Block:
     continues: Booleans  # [K, L]
 
     def __post_init__(self) -> None:
+        for name in ("rewards", "discounts", "q_values", "behaviour_probs"):
+            object.__setattr__(self, name, as_floats(f"Block.{name}", getattr(self, name)))
+        for name, kinds, wanted_dtype in (("actions", "iu", "integers"), ("continues", "b", "booleans")):
+            array = np.asarray(getattr(self, name))
+            if array.dtype.kind not in kinds:
+                raise ConfigError(f"Block.{name} has dtype {array.dtype}; give an array of {wanted_dtype}.")
+            object.__setattr__(self, name, array)
+        self._check_shapes()
+        num_actions = self.q_values.shape[2]
+        lowest, highest = int(self.actions.min(initial=0)), int(self.actions.max(initial=0))
+        if lowest < NO_ACTION or highest >= num_actions:
+            raise ConfigError(
+                f"Block.actions has values from {lowest} to {highest}, but q_values is for {num_actions} actions; "
+                f"give numbers from 0 to {num_actions - 1}, and {NO_ACTION} where no action was taken."
+            )
+
+    def _check_shapes(self) -> None:
         if self.rewards.ndim != 2 or self.q_values.ndim != 3:
             raise ConfigError(
                 f"Block wants rewards [K, L] and q_values [K, L+1, A], not {self.rewards.shape} and "

@@ -17,6 +17,7 @@ from lambda_replay.errors import ConfigError
 
 SLOT_FIELDS_BYTES = 4 + 4 + 4 + 1 + 1  # action, reward, probability, terminated, frames
 CACHE_ROW_BYTES = 8 + 4 + 4 + 4  # slot, action, return, TD error
+Q_VALUE_BYTES = 4
 PROCESS_BYTES = 600_000_000  # Python, torch and the environments, measured on the Atari network
 
 
@@ -25,9 +26,10 @@ class Needs:
     """Bytes a run needs; the replay memory is in one of the two, by ``memory.storage``."""
 
     replay_bytes: int
-    cache_bytes: int
+    cache_bytes: int  # while it is used
     ram_bytes: int
     disk_bytes: int
+    q_values_bytes: int = 0  # of the cache's states, while it is computed
 
 
 def estimate(config: RunConfig, spec: EnvironmentSpec) -> Needs:
@@ -36,12 +38,13 @@ def estimate(config: RunConfig, spec: EnvironmentSpec) -> Needs:
     slots = config.envs * (config.memory.capacity // config.envs + spare)
     observation_bytes = math.prod(spec.observation_shape) * np.dtype(spec.observation_dtype).itemsize
     replay = slots * (observation_bytes + SLOT_FIELDS_BYTES)
-    cache = 0
+    cache = q_values = 0
     if config.cache is not None:
         states = config.cache.num_blocks * (config.cache.block_length + config.cache.tail + 1)
-        cache = config.cache.size * CACHE_ROW_BYTES + states * spec.num_actions * 4
+        cache, q_values = config.cache.size * CACHE_ROW_BYTES, states * spec.num_actions * Q_VALUE_BYTES
     on_disk = config.memory.storage == "disk"
-    return Needs(replay, cache, PROCESS_BYTES + cache + (0 if on_disk else replay), replay if on_disk else 0)
+    ram = PROCESS_BYTES + cache + q_values + (0 if on_disk else replay)
+    return Needs(replay, cache, ram, replay if on_disk else 0, q_values)
 
 
 def check_room(config: RunConfig, spec: EnvironmentSpec, path: Path) -> None:

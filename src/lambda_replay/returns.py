@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lambda_replay.data import Booleans, Floats
+from lambda_replay.data import Booleans, Floats, as_floats
 
 
 def backward_returns(
@@ -20,10 +20,12 @@ def backward_returns(
     Arguments are [..., K, L], index t of the ``next_`` ones belonging to t+1; leading axes broadcast, so that many
     candidate λ cost one pass. ``next_traces`` is 0 where the episode ends at t.
     """
-    arrays = (rewards, discounts, next_values, next_baselines, next_traces)
+    names = ("rewards", "discounts", "next_values", "next_baselines", "next_traces")
+    given = (rewards, discounts, next_values, next_baselines, next_traces)
+    arrays = [as_floats(name, array) for name, array in zip(names, given, strict=True)]
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     by_time = [_by_time(array, shape) for array in arrays]
-    returns = np.empty((shape[-1], *shape[:-1]), dtype=np.result_type(rewards, next_values))  # [L, ..., K]
+    returns = np.empty((shape[-1], *shape[:-1]), dtype=np.result_type(arrays[0], arrays[2]))  # [L, ..., K]
     following: Floats | None = None
     for t in range(shape[-1] - 1, -1, -1):
         reward, discount, next_value, next_baseline, next_trace = (array[t] for array in by_time)
@@ -48,9 +50,11 @@ def nstep_returns(rewards: Floats, discounts: Floats, next_values: Floats, conti
     All arguments are [K, L]; index t of ``next_values`` belongs to t+1.
     """
     assert n >= 1
+    rewards, discounts = as_floats("rewards", rewards), as_floats("discounts", discounts)
+    next_values = as_floats("next_values", next_values)
     length = rewards.shape[1]
     longest = min(n, length)
-    returns = np.empty_like(next_values)  # [K, L]
+    returns = np.empty(next_values.shape, dtype=np.result_type(rewards, next_values))  # [K, L]
     for lag in range(longest - 1, -1, -1):
         starts = slice(0, length - lag)
         later = slice(lag, length)

@@ -78,6 +78,7 @@ class Run:
         network: nn.Module | None,
         lock: RunLock,
         recorded: RunConfig,
+        reopen_memory: bool = False,
     ) -> None:
         """``recorded`` is the config in the directory; ``config`` differs from it in what was asked for on resuming."""
         self.path, self.config = path, config
@@ -89,6 +90,7 @@ class Run:
             network=network,
             spare_slots=spare_slots(config.checkpoint_interval, config.envs),
             memory_directory=path / MEMORY if config.memory.storage == "disk" else None,
+            reopen_memory=reopen_memory,
         )
         if config.memory.storage == "disk":
             sync_directory(path / MEMORY)
@@ -258,7 +260,15 @@ def resume_run(
         if checkpoint is None:
             _clear(path)
             on_failure.callback(_clear, path)  # so that what was claimed of a disk too small is freed
-        run = Run(path, config, environments=environments, network=network, lock=lock, recorded=recorded)
+        run = Run(
+            path,
+            config,
+            environments=environments,
+            network=network,
+            lock=lock,
+            recorded=recorded,
+            reopen_memory=checkpoint is not None,
+        )
         on_failure.callback(run.close)
         if keep_memory:
             amend_provenance(path, recorded, keep_memory=True)

@@ -32,7 +32,10 @@ class Spelling(NamedTuple):
     build: Callable[[re.Match[str]], Estimator]
 
 
-_LEGEND = "λ and ε from 0 to 1, n of 1 or more, k even, δ of 0 or more"
+MAX_N = 10_000  # steps: longer than any block or episode of use; ``describe`` plays so many
+MAX_K = 100  # steps of λ: the median holds k+1 returns of every row, 130 MB for the paper's cache
+MAX_BOUND = float(np.finfo(np.float32).max)
+LEGEND = f"λ and ε from 0 to 1, n from 1 to {MAX_N:,}, k even from 2 to {MAX_K}, δ from 0 to {MAX_BOUND:.2g}"
 _ALIASES = {"peng-median": "median", "peng-bounded": "bounded"}
 SPELLINGS: dict[str, Spelling] = {
     "peng": Spelling("peng:λ", Peng, lambda m: Peng(_fraction(m["value"]))),
@@ -40,7 +43,7 @@ SPELLINGS: dict[str, Spelling] = {
     "watkins-published": Spelling(
         "watkins-published:λ", WatkinsPublished, lambda m: WatkinsPublished(_fraction(m["value"]))
     ),
-    "nstep": Spelling("nstep:n", NStep, lambda m: NStep(_whole(m["value"], at_least=1))),
+    "nstep": Spelling("nstep:n", NStep, lambda m: NStep(_whole(m["value"], 1, MAX_N))),
     "median": Spelling("median/k", Median, lambda m: Median(_even(m["k"]))),
     "watkins-median": Spelling("watkins-median/k", Median, lambda m: Median(_even(m["k"]), "watkins-")),
     "bounded": Spelling("bounded:δ", Bounded, lambda m: Bounded(_float(m["value"]))),
@@ -58,17 +61,17 @@ def parse_estimator(spelling: str) -> Estimator:
     known = None if match is None else SPELLINGS.get(_ALIASES.get(match["name"], match["name"]))
     if match is None or known is None:
         forms = ", ".join(known.form for known in SPELLINGS.values())
-        raise ConfigError(f"there is no estimator {spelling!r}; the forms are {forms} ({_LEGEND}).")
+        raise ConfigError(f"there is no estimator {spelling!r}; the forms are {forms} ({LEGEND}).")
     is_allowed = {"k": "/k" in known.form, "value": ":" in known.form, "epsilon": "@" in known.form}
     try:
         if any(match[part] is not None and not is_allowed[part] for part in is_allowed):
             raise ValueError
         return known.build(match)
     except ValueError:
-        raise ConfigError(f"the estimator {spelling!r} is misspelt; its form is {known.form}, {_LEGEND}.") from None
+        raise ConfigError(f"the estimator {spelling!r} is misspelt; its form is {known.form}, {LEGEND}.") from None
 
 
-def _float(text: str | None, highest: float = float(np.finfo(np.float32).max)) -> float:
+def _float(text: str | None, highest: float = MAX_BOUND) -> float:
     value = float(text or "")
     if not 0 <= value <= highest:
         raise ValueError
@@ -83,15 +86,15 @@ def _epsilon(match: re.Match[str]) -> float:
     return 0.0 if match["epsilon"] is None else _fraction(match["epsilon"])
 
 
-def _whole(text: str | None, at_least: int) -> int:
+def _whole(text: str | None, lowest: int, highest: int) -> int:
     value = int(text or "")
-    if value < at_least:
+    if not lowest <= value <= highest:
         raise ValueError
     return value
 
 
 def _even(text: str | None) -> int:
-    k = 20 if text is None else _whole(text, at_least=2)
+    k = 20 if text is None else _whole(text, 2, MAX_K)
     if k % 2:
         raise ValueError
     return k

@@ -10,29 +10,65 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lambda_replay.errors import DamageError
+from lambda_replay.errors import ConfigError, DamageError
+
+Layout = dict[str, tuple[tuple[int, ...], DTypeLike]]  # name -> shape, dtype
 
 
-def allocate(directory: Path | None, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array of zeros in RAM, or one mapped to ``directory/name.bin``, whose content is kept if the file exists."""
+def allocate(directory: Path | None, layout: Layout, *, reopen: bool) -> dict[str, NDArray[Any]]:
+    """Arrays by name: zeros in RAM, or mapped to new files ``directory/name.bin``; ``reopen``: to the files there."""
     if directory is None:
-        return np.zeros(shape, dtype)
-    path, wanted = directory / f"{name}.bin", math.prod(shape) * np.dtype(dtype).itemsize
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            # Claim the disk space now: a full disk later would kill the process (SIGBUS) instead of raising an error.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, wanted)
-            else:  # macOS has no such call
-                file.truncate(wanted)
-    found = path.stat().st_size
-    if found != wanted:
-        raise DamageError(
-            f"{path} has {found} bytes, but this memory needs {wanted}; it is damaged or another memory's."
-        )
+        if reopen:
+            raise ConfigError("reopen needs the directory of the replay memory's files; give it, or leave reopen out.")
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()}
+    paths = {name: directory / f"{name}.bin" for name in layout}
+    sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (shape, dtype) in layout.items()}
+    if reopen:
+        _check_sizes({paths[name]: size for name, size in sizes.items()})
+    else:
+        _create({paths[name]: size for name, size in sizes.items()})
     # A plain view: indexing np.memmap itself costs several times as much.
-    return np.memmap(path, mode="r+", dtype=dtype, shape=shape).view(np.ndarray)
+    return {
+        name: np.memmap(paths[name], mode="r+", dtype=dtype, shape=shape).view(np.ndarray)
+        for name, (shape, dtype) in layout.items()
+    }
+
+
+def _create(sizes: dict[Path, int]) -> None:
+    """New files of these sizes, or none at all."""
+    existing = next((path for path in sizes if path.exists()), None)
+    if existing is not None:
+        raise ConfigError(
+            f"{existing} is there already and would be overwritten; give the replay memory a new directory, or "
+            "reopen=True to go on with what this one holds."
+        )
+    created: list[Path] = []
+    try:
+        for path, size in sizes.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                created.append(path)
+                # Claim the disk space now: a full disk later would kill the process (SIGBUS) instead of raising an
+                # error.
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:  # macOS has no such call
+                    file.truncate(size)
+    except OSError:
+        for path in created:
+            path.unlink()
+        raise
+
+
+def _check_sizes(sizes: dict[Path, int]) -> None:
+    for path, wanted in sizes.items():
+        if not path.exists():
+            raise DamageError(f"{path} is missing, so the replay memory cannot be reopened.")
+        found = path.stat().st_size
+        if found != wanted:
+            raise DamageError(
+                f"{path} has {found} bytes, but this memory needs {wanted}; it is damaged or another memory's."
+            )
 
 
 def flush(array: NDArray[Any]) -> None:

@@ -61,6 +61,7 @@ def make_agent(
     network: nn.Module | None = None,
     spare_slots: int = 0,
     memory_directory: str | os.PathLike[str] | None = None,
+    reopen_memory: bool = False,
 ) -> Agent:
     """The agent of a config; ``network`` may be any module from states [n, F, *observation] to Q-values [n, A]."""
     estimator = parse_agent_estimator(config)
@@ -82,6 +83,7 @@ def make_agent(
         config.envs,
         spare=spare_slots,
         directory=memory_directory,
+        reopen=reopen_memory,
     )
     if isinstance(estimator, NStep) and config.agent == "dqn":
         return DQN(config, memory=memory, learner=learner, actor=actor, estimator=estimator, streams=streams)

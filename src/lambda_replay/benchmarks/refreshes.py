@@ -38,7 +38,7 @@ def measure_estimators(
         returns[name] = seconds_per_call(partial(_explain_afresh, estimator, num_blocks, length), budget)
     block = _block(num_blocks, length)
     making = seconds_per_call(lambda: _block(num_blocks, length), budget)
-    memory = ReplayMemory(2, (1,), np.uint8)
+    memory = ReplayMemory(num_blocks * length, (1,), np.uint8)
     slots = np.arange(num_blocks * length).reshape(num_blocks, length)
     cache = Cache(memory, slots, block, explain(parse_estimator("peng:0.75"), block))
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from lambda_replay.loop import Loop
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import Needs, estimate, in_words
 from lambda_replay.runner import make_environments
-from lambda_replay.spellings import SPELLINGS
+from lambda_replay.spellings import LEGEND, SPELLINGS
 
 PROBE_STEPS = 400  # agent steps after the start that are timed
 PROBE_START = 256
@@ -55,9 +55,7 @@ def _estimators(as_json: bool) -> str:
         return json.dumps({"estimators": rows})
     legend = "G_t = r_t + γ_t · [V + c · (G_{t+1} − b)],  s' = s_{t+1}, a' = a_{t+1}"
     lines = [f"  {row['spelling']:<20} {row['formula']}\n  {'':<20} {row['source']}" for row in rows]
-    return "\n".join(
-        [legend, "λ, ε from 0 to 1; n ≥ 1; k even (20 if left out); δ ≥ 0; π is greedy without @ε", "", *lines]
-    )
+    return "\n".join([legend, f"{LEGEND}; k is 20 if left out, π is greedy without @ε", "", *lines])
 
 
 def _as_json(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seconds: float) -> dict[str, Any]:
@@ -71,6 +69,7 @@ def _as_json(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seco
         "needs": {
             "replay_bytes": needs.replay_bytes,
             "cache_bytes": needs.cache_bytes,
+            "q_values_bytes": needs.q_values_bytes,
             "ram_bytes": needs.ram_bytes,
             "disk_bytes": needs.disk_bytes,
             "seconds": seconds,
@@ -87,7 +86,8 @@ def _as_text(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seco
         *_settings(to_dict(config)),
         "",
         f"replay memory   {in_words(needs.replay_bytes)} {'on disk, while it runs' if needs.disk_bytes else 'in RAM'}",
-        f"cache           {in_words(needs.cache_bytes)}",
+        f"cache           {in_words(needs.cache_bytes)}"
+        + (f", and {in_words(needs.q_values_bytes)} of Q-values while it is computed" if needs.q_values_bytes else ""),
         f"RAM in all      about {in_words(needs.ram_bytes)}"
         + (", and what the system has free to keep the replay memory at hand" if needs.disk_bytes else ""),
         f"time            about {_hours(seconds)} on this machine, from a short measurement",
