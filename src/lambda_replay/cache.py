@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.data import NO_ACTION, Block, Booleans, Explanation, Floats, Integers, Minibatch, Transitions
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, diverged
 from lambda_replay.estimators import Estimator, explain
 from lambda_replay.memory import ReplayMemory
 
@@ -150,9 +150,7 @@ def make_block(
             "it must give one row per state and one column per action."
         )
     if not np.isfinite(q_values).all():
-        raise ConfigError(
-            "the Q-function gave something that is not a number: training diverged; lower its learning rate."
-        )
+        raise diverged("the Q-values are")
     is_action = actions != NO_ACTION
     has_future = is_action[:, :-1] & ~terminated[:, :-1]
     return Block(
