@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from test_analysis_summary import ARMS, STEPS, UNFINISHED, directory_of, empty_study, make_study
 
-from lambda_replay.analysis import wording
+from lambda_replay.analysis import divergence, wording
 from lambda_replay.analysis.files import write_atomically
 from lambda_replay.analysis.pairs import every_pair, is_enough
 from lambda_replay.analysis.records import State, StudyData
@@ -271,3 +271,106 @@ def test_a_missing_extra_is_one_sentence(
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"{missing} is missing; install it with: pip install"):
         write_report(study, tmp_path / "report.html")
+
+
+# Divergence
+
+
+def diverged_study(root: Path, **runs: tuple[int, ...]) -> StudyData:
+    """Two environments, three seeds; ``breakout_peng=(0, 2)`` are the seeds of such runs that diverged."""
+    environments = {"breakout": "minatar/breakout", "invaders": "minatar/space_invaders"}
+    arms = {"dqn": "dqn-3step", "peng": "peng-0.75"}
+    states: dict[tuple[str, str, int], State] = {}
+    for name, seeds in runs.items():
+        environment, arm = name.split("_")
+        states |= {(environments[environment], arms[arm], seed): "diverged" for seed in seeds}
+    return make_study(root, environments=2, seeds=3, states=states)
+
+
+def test_diverged_runs_are_in_no_score_curve_or_time(tmp_path: Path) -> None:
+    study = diverged_study(tmp_path, breakout_peng=(1,))
+    arm = summarise(study).environments[0].arm("peng-0.75")
+    survivors = replace(study, runs=tuple(run for run in study.runs if run.state != "diverged"))
+    alone = summarise(survivors).environments[0].arm("peng-0.75")
+    assert len(arm.runs) == 3
+    assert len(arm.final_scores) == 2
+    assert (arm.final, arm.area, arm.to_threshold) == (alone.final, alone.area, alone.to_threshold)
+    for axis in ("steps", "hours"):
+        assert arm.curves[axis].count.max() == 2
+    np.testing.assert_array_equal(arm.curves["steps"].mean, alone.curves["steps"].mean)
+
+
+def test_the_report_says_first_of_all_that_the_numbers_are_of_the_survivors(tmp_path: Path) -> None:
+    study = diverged_study(tmp_path, breakout_peng=(1,), invaders_peng=(0, 1, 2))
+    text = write_report(study, tmp_path / "report.html").read_text()
+    assert "26 of 30 runs have finished (4 diverged)." in text
+    assert "<progress" not in text  # nothing is left to wait for
+    assert "Training diverged in 4 of 30 runs: their values were no longer finite" in text
+    assert (
+        "<b>peng-0.75</b>: 1 of 3 runs in minatar/breakout and all 3 runs in minatar/space_invaders diverged. Its "
+        "numbers are of the surviving runs only, which flatters it. It has no score in minatar/space_invaders."
+    ) in text
+    assert text.index("flatters it") < text.index('<section id="summary">')
+    assert "No finished run yet" not in text
+    assert '<td class="lost">diverged<small>all 3 runs</small></td>' in text
+    assert "<small>2 of 3 runs, 1 diverged</small>" in text
+    assert '<span class="state diverged">diverged</span>' in text
+    assert "<span>14 of 15 runs finished, 1 diverged</span>" in text
+    assert "<dt>Diverged runs</dt>" in text
+    with (tmp_path / "figures" / "runs.csv").open() as file:
+        assert sum(row["state"] == "diverged" for row in csv.DictReader(file)) == 4
+
+
+def test_a_winner_of_which_runs_diverged_says_so(tmp_path: Path) -> None:
+    summary = summarise(diverged_study(tmp_path, breakout_peng=(1,), breakout_dqn=(0,)))
+    sentence = wording.environment_sentence(summary.environments[0], "dqn-3step")
+    assert "(2 runs, 1 diverged)" in sentence
+    assert sentence.endswith(" 1 of 3 runs of <b>dqn-3step</b> diverged, which flatters it.")
+    assert "1 run of <b>peng-0.75</b> diverged and is not counted." in wording.overall_sentences(summary)
+    assert divergence.aggregate_sentence(summary) == (
+        "Of the surviving runs only, and therefore flattered: <b>peng-0.75</b> (1 diverged) and "
+        "<b>dqn-3step</b> (1 diverged)."
+    )
+
+
+def test_a_baseline_without_a_surviving_run_is_compared_with_nothing(tmp_path: Path) -> None:
+    study = diverged_study(tmp_path, breakout_dqn=(0, 1, 2))
+    summary = summarise(study)
+    assert all(arm.comparison is None for arm in summary.environments[0].arms)
+    assert summary.environments[1].arm("peng-0.75").comparison is not None
+    assert wording.environment_sentence(summary.environments[0], "dqn-3step").endswith(
+        "; every run of the baseline <b>dqn-3step</b> diverged, so nothing is compared with it."
+    )
+    lead = wording.overall_sentences(summary)[0]
+    assert lead.endswith(
+        "every run of the baseline <b>dqn-3step</b> in minatar/breakout diverged, so it is not compared."
+    )
+    assert divergence.arm_items(summary) == [
+        "<b>dqn-3step</b>: all 3 runs in minatar/breakout diverged. It has no score in minatar/breakout, and as it is "
+        "the baseline, nothing is compared with it there."
+    ]
+    assert "all 3 runs in minatar/breakout" in write_report(study, tmp_path / "report.html").read_text()
+
+
+def test_a_study_in_which_everything_diverged_has_a_report(tmp_path: Path) -> None:
+    states: dict[tuple[str, str, int], State] = {("minatar/breakout", arm, 0): "diverged" for arm in ARMS}
+    study = make_study(tmp_path, environments=1, seeds=1, states=states)
+    text = write_report(study, tmp_path / "report.html").read_text()
+    assert "0 of 5 runs have finished (5 diverged)." in text
+    assert "every run diverged." in text
+    assert "<b>dqn-3step</b>: the only run in minatar/breakout diverged." in text
+    assert '"empty":"Every run diverged."' in text
+    assert "NaN" not in text.partition('type="application/json"')[2].partition("</script>")[0]
+
+
+def test_a_study_without_divergence_does_not_speak_of_it(report: Path) -> None:
+    assert "iverge" not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", report.read_text(), flags=re.DOTALL)
+
+
+def test_a_score_that_is_not_finite_is_damage(tmp_path: Path) -> None:
+    study = make_study(tmp_path, environments=1, seeds=1, states={})
+    path = study.runs[0].path / "episodes.csv"
+    for value in ("nan", "inf"):
+        path.write_text(f"episode,step,score\n0,10,{value}\n")
+        with pytest.raises(ConfigError, match=r"episodes\.csv is damaged \(a step or score is not finite\)"):
+            summarise(study)

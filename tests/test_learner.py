@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from lambda_replay.config import NetworkConfig, OptimizerConfig
 from lambda_replay.data import Minibatch
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.files import load_tensors, save_tensors
 from lambda_replay.learner import Learner, find_device
 from lambda_replay.networks import make_network
@@ -405,3 +406,42 @@ def test_a_device_that_is_not_available_is_one_sentence(
 def test_the_learner_is_on_the_device_it_was_given() -> None:
     assert linear_learner().device == CPU
     assert all(value.device == CPU for value in linear_learner().weights().values())
+
+
+# Divergence
+
+
+def scaled(batches: list[Minibatch], states: float, returns: float) -> list[Minibatch]:
+    return [
+        replace(batch, states=batch.states * np.float32(states), returns=batch.returns * np.float32(returns))
+        for batch in batches
+    ]
+
+
+@pytest.mark.parametrize(
+    ("returns", "what"), [(np.nan, "the TD errors are"), (np.inf, "the TD errors are"), (1e30, "the loss is")]
+)
+def test_a_summary_that_is_not_finite_is_divergence(returns: float, what: str) -> None:
+    """An error of 1e30 has a square of 1e60, which float32 does not hold."""
+    learner = linear_learner(loss="squared")
+    with pytest.raises(DivergenceError, match=f"^{what} not finite: training diverged; lower the learning rate"):
+        learner.train(scaled(minibatches(1), 1.0, returns))
+
+
+def test_values_that_are_not_finite_are_named_before_what_follows_from_them() -> None:
+    learner = linear_learner()
+    learner.load_weights({name: value + np.inf for name, value in learner.weights().items()})
+    with pytest.raises(DivergenceError, match=r"^the weights are not finite"):
+        learner.check_finite()
+    with pytest.raises(DivergenceError, match=r"^the Q-values are not finite"):
+        learner.train(minibatches(1))
+
+
+def test_a_second_moment_that_overflows_is_divergence_though_the_weights_are_finite() -> None:
+    """A gradient of about 1e23 has a square that float32 does not hold: Adam would not move that weight ever again."""
+    learner = linear_learner(loss="squared")
+    learner.check_finite()
+    learner.train(scaled(minibatches(1, scale=1.0), 1e5, 1e18))
+    assert all(bool(value.isfinite().all()) for value in learner.weights().values())
+    with pytest.raises(DivergenceError, match=r"^Adam's moments are not finite"):
+        learner.check_finite()

@@ -12,7 +12,7 @@ from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.presets import make_config
 from lambda_replay.studies.attempt import find_reason
-from lambda_replay.studies.execute import check_room, default_workers, tidy_finished
+from lambda_replay.studies.execute import check_room, default_workers, tidy_finished, unfinished
 from lambda_replay.studies.key_lines import find_key_lines, line_of
 from lambda_replay.studies.layout import Layout, check_configs, make_layout
 from lambda_replay.studies.plan import PlannedRun, Study, read_study
@@ -416,3 +416,28 @@ def test_the_ablation_varies_the_cache_alone(name: str, smallest: int | None) ->
 def test_small_partial_observability_hides_observations() -> None:
     configs = {run.config for run in read_study(STUDIES / "partial-observability-mini.toml").runs}
     assert {(config.memory.history, config.flicker) for config in configs} == {(1, 0.5)}
+
+
+# Divergence
+
+
+def test_a_diverged_run_is_told_from_the_others_by_its_file(study: Study, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path, study)
+    first, second, *rest = study.runs
+    path = begin_run(layout, first, step=500)
+    (path / "diverged.json").write_text('{"step": 503, "sentence": "at step 503 the loss is not finite."}')
+    (begin_run(layout, second, step=500) / "diverged.json").write_text("[1]")  # damaged, but there
+    found = read_status(study, layout)
+    assert [(status.state, status.reason) for status in found[:2]] == [
+        ("diverged", "at step 503 the loss is not finite."),
+        ("diverged", "training diverged."),
+    ]
+    assert unfinished(study, layout) == rest
+
+
+def test_what_an_older_version_wrote_of_a_divergence_does_not_reach_the_status(study: Study, tmp_path: Path) -> None:
+    """It wrote NaN, which is not JSON."""
+    layout = make_layout(tmp_path, study)
+    path = begin_run(layout, study.runs[0], step=500)
+    (path / "metrics.jsonl").write_text('{"step": 500, "score_mean_100": NaN, "loss": Infinity}\n')
+    assert read_status(study, layout)[0].score is None

@@ -126,7 +126,7 @@ def test_a_finished_study_has_everything_in_its_place(finished_study: Path) -> N
         assert "done: mean score" in (directory / "logs/CartPole-v1" / arm / "seed-0.log").read_text()
     assert (directory / "report.html").stat().st_size > 10_000
     status = read_json(finished_study)
-    assert status["counts"] == {"finished": 2, "running": 0, "waiting": 0, "failed": 0}
+    assert status["counts"] == {"finished": 2, "running": 0, "waiting": 0, "failed": 0, "diverged": 0}
     assert [(run["arm"], run["step"], run["steps"]) for run in status["runs"]] == [
         ("dqn", 6_000, 6_000),
         ("peng", 6_000, 6_000),
@@ -289,3 +289,52 @@ def test_a_run_that_somebody_works_on_is_no_fault_of_ray(tmp_path: Path, monkeyp
     lock.release()
     failure = json.loads(layout.failure(run).read_text())
     assert (failure["reason"], failure["attempts"]) == (attempt.BUSY, 0)
+
+
+# Divergence
+
+
+@pytest.mark.parametrize(
+    ("diverging", "surviving"), [("dqn", "peng"), ("peng", "dqn")], ids=["baseline", "another arm"]
+)
+def test_a_diverged_run_is_neither_finished_nor_failed_and_not_tried_again(
+    tmp_path: Path, diverging: str, surviving: str
+) -> None:
+    file = tmp_path / "small.toml"
+    huge = f"[arms.{diverging}]\noptimizer.learning_rate = 1e30\n"
+    file.write_text(STUDY.replace("6_000", "600").replace(f"[arms.{diverging}]\n", huge))
+    said = study("run", file, "--workers", "1")
+    assert said.stderr == ""
+    assert said.stdout.count(f"diverged  CartPole-v1 · {diverging} · seed 0: at step 20") == 1
+    assert "1 of 2 runs done and 1 diverged; everything is in" in said.stdout
+    assert said.stdout.count(f"CartPole-v1 · {diverging} · seed 0 diverged: at step 20") == 1
+    values = json.loads(study("status", file, "--json").stdout, parse_constant=pytest.fail)
+    assert values["counts"] == {"finished": 1, "running": 0, "waiting": 0, "failed": 0, "diverged": 1}
+    states = {run["arm"]: (run["state"], run["reason"]) for run in values["runs"]}
+    assert states[surviving] == ("finished", "")
+    assert states[diverging][0] == "diverged"
+    assert "the Q-values are not finite: training diverged" in states[diverging][1]
+    plan = read_study(file)
+    layout = make_layout(tmp_path, plan)
+    run = next(run for run in plan.runs if run.arm == diverging)
+    assert layout.log(run).read_text().count("--- ") == 1  # it was tried once
+    assert not layout.failure(run).exists()
+    assert f"<b>{diverging}</b>: the only run in CartPole-v1 diverged." in layout.report.read_text()
+
+    again = study("run", file, "--workers", "1").stdout
+    assert "started " not in again
+    assert "1 of 2 runs done and 1 diverged" in again
+    assert "1 of 2 runs are done and 1 diverged" in study("report", file).stdout
+
+
+def test_a_run_that_diverged_on_a_node_that_was_lost_is_not_a_failure(tmp_path: Path) -> None:
+    """Ray gives the task to another node, which finds the run as it was left."""
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY.replace("6_000", "400").replace("[defaults]", "[defaults]\noptimizer.learning_rate = 1e30"))
+    plan = read_study(file)
+    layout, run = make_layout(tmp_path, plan), plan.runs[1]
+    order = {"environment": run.environment, "arm": run.arm, "seed": run.seed, "config": to_dict(run.config)}
+    for _ in range(2):
+        cluster.conduct(order, str(layout.directory), has_gpu=False)
+        assert not layout.failure(run).exists()
+        assert [status.state for status in read_status(plan, layout)] == ["waiting", "diverged"]

@@ -104,3 +104,22 @@ def test_elsewhere_every_change_is_one_line(tmp_path: Path) -> None:
         "finished  minatar/breakout · dqn-3step · seed 0: score 7.5 in 1 min 01 s",
         "failed    minatar/breakout · peng-075 · seed 0: it was ended by SIGKILL",
     ]
+
+
+def test_a_diverged_run_has_a_mark_a_line_and_a_count_of_its_own(tmp_path: Path) -> None:
+    study, file = make_study(tmp_path), io.StringIO()
+    finished, diverged, *others = statuses_of(study, ["finished", "diverged"])
+    diverged = replace(diverged, reason="at step 9 the loss is not finite: training diverged.")
+    statuses = [finished, diverged, *others]
+    text = shown(study, statuses, 120)
+    assert text.splitlines()[0] == "shown: 1 done, 0 running, 2 waiting, 0 failed, 1 diverged"
+    rows = {line.split()[0]: line.split()[1] for line in text.splitlines() if line.startswith(("dqn", "peng"))}
+    assert rows == {"dqn-3step": "●○", "peng-075": "↯○"}
+    assert "↯ diverged" in text
+    line = "minatar/breakout · peng-075 · seed 0: at step 9 the loss is not finite: training diverged."
+    assert f"diverged  {line}" in text
+    with StudyDisplay(study, 2, Console(file=file, width=40, color_system=None)) as display:
+        display.update(statuses_of(study, ["finished", "running"]))
+        display.update(statuses)
+    assert file.getvalue().splitlines()[-1] == f"diverged  {line}"
+    assert "diverged" not in shown(study, statuses_of(study, ["finished"]), 120)

@@ -2,7 +2,7 @@
 
 from lambda_replay.cache import Cache, prioritized, refresh
 from lambda_replay.data import NO_ACTION, Block, Minibatch
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.estimators import Estimator
 from lambda_replay.memory import ReplayMemory
 from lambda_replay.spellings import parse_estimator
@@ -14,6 +14,7 @@ __all__ = [
     "Block",
     "Cache",
     "ConfigError",
+    "DivergenceError",
     "Estimator",
     "Minibatch",
     "ReplayMemory",

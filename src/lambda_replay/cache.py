@@ -19,7 +19,7 @@ from lambda_replay.data import (
     Transitions,
     as_floats,
 )
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, DivergenceError, diverged
 from lambda_replay.estimators import Estimator, explain
 from lambda_replay.memory import ReplayMemory
 
@@ -48,7 +48,7 @@ class Cache:
             self.td_errors: Floats = td_errors.astype(np.float32, copy=False)
         is_finite = np.isfinite(self.returns) & np.isfinite(self.td_errors)
         if not is_finite.all():
-            raise ConfigError(
+            raise DivergenceError(
                 f"the estimator returned {kept[np.argmin(is_finite)]} for a transition; "
                 "it must give returns that are finite as float32."
             )
@@ -182,9 +182,7 @@ def make_block(
             "it must give one row per state and one column per action."
         )
     if not np.isfinite(q_values).all():
-        raise ConfigError(
-            "the Q-function gave something that is not a number: training diverged; lower its learning rate."
-        )
+        raise diverged("the Q-values are")
     is_action = actions != NO_ACTION
     has_future = is_action[:, :-1] & ~terminated[:, :-1]
     return Block(

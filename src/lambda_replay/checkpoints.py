@@ -163,7 +163,8 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
             "logs": {name: file_checksum(run / name, length) for name, length in checkpoint.state["logs"].items()},
         }
         layout = {name: array[:1].nbytes for name, array in memory.arrays.items()}
-        payload = json.dumps({**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched})
+        values = {**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched}
+        payload = json.dumps(values, allow_nan=False)
         text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
         write_atomically(place / STATE, text.encode())
         sync_directory(place.parent)

@@ -186,6 +186,7 @@ def _host_stack(stack: Stack) -> list[tuple[Floats, Floats]]:
     return [(weight.detach().t().numpy(), bias.detach().numpy()) for weight, bias in stack]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # weights that diverged are found and told by the learner
 def _host_forward(inputs: NDArray[Any], stack: list[tuple[Floats, Floats]]) -> Floats:
     """``_stack_forward`` in NumPy."""
     outputs: Floats = inputs.astype(np.float32, copy=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from lambda_replay.adam import Adam
 from lambda_replay.capture import Captured
 from lambda_replay.config import Device, OptimizerConfig
 from lambda_replay.data import Floats, Minibatch
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, diverged
 from lambda_replay.fast_networks import accelerate
 
 FEW_STATES = 8  # up to which calls cost more than arithmetic; docs/performance.md
@@ -31,6 +32,16 @@ class TrainingSummary(NamedTuple):
     loss: float
     td_error_abs: float
     q_value: float
+
+    def check_finite(self) -> None:
+        """Refuse numbers that are not finite, the one behind the others first."""
+        for what, value in (
+            ("the Q-values are", self.q_value),
+            ("the TD errors are", self.td_error_abs),
+            ("the loss is", self.loss),
+        ):
+            if not math.isfinite(value):
+                raise diverged(what)
 
 
 class Learner:
@@ -67,6 +78,12 @@ class Learner:
         finally:
             torch.set_flush_denormal(False)
         errors, values = (torch.stack(many).cpu().numpy() for many in zip(*updates, strict=True))  # [updates, B] each
+        summary = self._summarise(errors, values)
+        summary.check_finite()
+        return summary
+
+    @np.errstate(over="ignore", invalid="ignore")  # an overflow is told by check_finite
+    def _summarise(self, errors: Floats, values: Floats) -> TrainingSummary:
         sizes = np.abs(errors)
         losses = errors**2 if self._config.loss == "squared" else np.where(sizes < 1, errors**2 / 2, sizes - 0.5)
         return TrainingSummary(float(losses.mean()), float(sizes.mean()), float(values.mean()))
@@ -137,6 +154,15 @@ class Learner:
         if expected != {name: tuple(value.shape) for name, value in weights.items()}:
             raise ConfigError("the saved weights are those of another network; use the config they were trained with.")
         self._network.load_state_dict(weights)
+
+    def check_finite(self) -> None:
+        """Refuse weights that are not finite, and moments of Adam's, which would stop or break the next step."""
+        for what, tensors in (
+            ("the weights are", self._parameters),
+            ("Adam's moments are", self._adam.get_state().values()),
+        ):
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+                raise diverged(what)
 
     def optimizer_state(self) -> dict[str, Tensor]:
         return self._adam.get_state()

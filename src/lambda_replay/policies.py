@@ -9,11 +9,11 @@ from lambda_replay.agents import choose_threads
 from lambda_replay.checkpoints import CHECKPOINTS, saved_steps
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, make_environment
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.files import load_tensors
 from lambda_replay.learner import Learner, find_device, set_threads
 from lambda_replay.networks import make_network
-from lambda_replay.runs import WEIGHTS, read_config
+from lambda_replay.runs import WEIGHTS, is_diverged, read_config
 
 STOPPED_WEIGHTS = "weights-stopped.safetensors"  # of a run that its environment made impossible to finish
 
@@ -39,6 +39,10 @@ def load_policy(path: Path) -> Policy:
     learner = Learner(network, config.optimizer, find_device(config.device))
     step, place = _newest_weights(path)
     learner.load_weights(load_tensors(place))
+    try:
+        learner.check_finite()
+    except DivergenceError as error:
+        raise ConfigError(f"{place} is of no use: {error}") from None
     return Policy(config, environment, learner, step)
 
 
@@ -47,6 +51,11 @@ def _newest_weights(path: Path) -> tuple[int | None, Path]:
         if (path / name).exists():
             return None, path / name
     steps = saved_steps(path)
+    if not steps and is_diverged(path):
+        raise ConfigError(
+            f"{path} has no weights to use: it diverged before its first checkpoint; start a new run with a lower "
+            "learning rate."
+        )
     if not steps:
         raise ConfigError(f"{path} has no weights yet: it is not finished and has no checkpoint; train it further.")
     return steps[0], path / CHECKPOINTS / str(steps[0]) / WEIGHTS

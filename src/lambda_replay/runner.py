@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ from lambda_replay.checkpoints import (
 )
 from lambda_replay.config import Device, RunConfig, differing_fields, to_dict
 from lambda_replay.envs import Environment, make_environment
-from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.errors import ConfigError, DamageError, DivergenceError, EnvironmentFault
 from lambda_replay.files import file_checksum, save_tensors, sync_directory
 from lambda_replay.loop import LARGEST_SEED, SCORE_WINDOW, Boundary, Event, GameEnd, Learned, Loop
+from lambda_replay.policies import STOPPED_WEIGHTS
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import check_room
 from lambda_replay.runs import (
@@ -49,9 +50,11 @@ from lambda_replay.runs import (
     amend_provenance,
     changes_of_machinery,
     create_run,
+    is_diverged,
     is_finished,
     read_config,
     read_provenance,
+    record_divergence,
 )
 
 OnEvent = Callable[[Event], None]
@@ -154,13 +157,22 @@ class Run:
             raise DamageError(f"{place} is damaged (it does not fit the environment or the agent of this run).")
 
     def train(self, on_event: OnEvent) -> None:
-        """Go on to the last step, leaving metrics, episodes and checkpoints behind, and save the final weights."""
+        """Go on to the last step, leaving metrics, episodes and checkpoints behind, and save the final weights.
+
+        A run that diverges leaves word of it and no final weights; one whose environment fails, the weights it had.
+        """
         self.log = RunLog(self.path) if self.log is None else self.log
         try:
             for event in self.loop.run():
                 self._write(event, self.log)
                 on_event(event)
             self.log.sync()
+            self.agent.learner.check_finite()
+        except DivergenceError as error:
+            raise self._record_divergence(error) from None
+        except EnvironmentFault:
+            self._save_stopped_weights()
+            raise
         finally:
             self._close_files()
         self._save_final_weights()
@@ -183,6 +195,7 @@ class Run:
 
     def _checkpoint(self, step: int, log: RunLog) -> None:
         learner = self.agent.learner
+        learner.check_finite()
         state: dict[str, Any] = {
             "config": to_dict(self.recorded),
             "device": learner.device.type,
@@ -201,6 +214,18 @@ class Run:
         """Their appearance is the end of the run; they vouch for its results, which nothing changes any more."""
         vouched = {name: file_checksum(self.path / name) for name in (METRICS, EPISODES)}
         save_tensors(self.path / WEIGHTS, self.agent.learner.weights(), vouched)
+
+    def _save_stopped_weights(self) -> None:
+        """What was learnt up to the environment's fault, unless that is of no use."""
+        with suppress(DivergenceError):
+            self.agent.learner.check_finite()
+            save_tensors(self.path / STOPPED_WEIGHTS, self.agent.learner.weights())
+
+    def _record_divergence(self, error: DivergenceError) -> DivergenceError:
+        """The error with the step at which it was noticed, after leaving word of it in the run's directory."""
+        sentence = f"at step {self.loop.step:,} {error}"
+        record_divergence(self.path, self.loop.step, sentence)
+        return DivergenceError(sentence)
 
     def last_checkpoint(self) -> int | None:
         """The step from which this run would go on if it stopped now."""
@@ -282,6 +307,11 @@ def resume_run(
 def _refuse_unresumable(path: Path, config: RunConfig) -> None:
     if is_finished(path):
         raise ConfigError(f"{path} is finished; there is nothing to resume.")
+    if is_diverged(path):
+        raise ConfigError(
+            f"{path} diverged and would diverge again, for a run is deterministic; "
+            "start a new run with a lower learning rate."
+        )
     if config.checkpoint_every == 0:
         raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
 

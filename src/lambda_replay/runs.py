@@ -7,6 +7,7 @@ import fcntl
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import re
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lambda_replay.config import RunConfig, from_dict, to_dict
-from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.errors import ConfigError, DamageError, diverged
 from lambda_replay.files import read_json, sync_directory, write_atomically
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
@@ -32,6 +33,7 @@ CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "weights.safetensors",
     "lock",
 )
+DIVERGED = "diverged.json"  # there when training diverged, with the step and the sentence
 BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory has before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
@@ -63,7 +65,7 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False) -> R
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
+    write_atomically(path, json.dumps(values, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def free_name(directory: Path, config: RunConfig) -> Path:
@@ -93,6 +95,24 @@ def read_config(path: Path) -> RunConfig:
 def is_finished(path: Path) -> bool:
     """Whether a run came to its end: its final weights are written last."""
     return (path / WEIGHTS).exists()
+
+
+def is_diverged(path: Path) -> bool:
+    """Whether the run's training diverged: it has no final weights, and going on would end the same way."""
+    return (path / DIVERGED).exists()
+
+
+def record_divergence(path: Path, step: int, sentence: str) -> None:
+    """Leave word that training diverged, for everybody who looks at the run later."""
+    _write_json(path / DIVERGED, {"step": step, "sentence": sentence})
+
+
+def read_divergence(path: Path) -> str:
+    """The sentence about the divergence of a run; a shorter one where the file is damaged."""
+    try:
+        return str(read_json(path / DIVERGED)["sentence"])
+    except (DamageError, KeyError, TypeError):
+        return "training diverged."
 
 
 def provenance(config: RunConfig) -> dict[str, Any]:
@@ -240,8 +260,12 @@ class RunLog:
         return self._earlier_seconds + time.monotonic() - self._started
 
     def write_metrics(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        self._write(METRICS, json.dumps({"step": step, **metrics}))
-        self._write(TIMING, json.dumps({"step": step, "seconds": round(self.seconds, 3)}))
+        """Add a row to both files; DivergenceError where a number is not finite, which JSON could not hold."""
+        for name, value in metrics.items():
+            if value is not None and not math.isfinite(value):
+                raise diverged(f"the metric {name} is")
+        self._write(METRICS, json.dumps({"step": step, **metrics}, allow_nan=False))
+        self._write(TIMING, json.dumps({"step": step, "seconds": round(self.seconds, 3)}, allow_nan=False))
 
     def write_episode(self, row: Mapping[str, float | int | str]) -> None:
         writer = csv.DictWriter(self._episodes_text, fieldnames=list(row), lineterminator="\n")

@@ -12,14 +12,17 @@ from lambda_replay.errors import DamageError
 from lambda_replay.files import file_checksum, load_tensor_file
 from lambda_replay.runs import (
     CONFIG,
+    DIVERGED,
     EPISODES,
     MEMORY,
     METRICS,
     PROVENANCE,
     WEIGHTS,
+    is_diverged,
     is_finished,
     looking_at,
     read_config,
+    read_divergence,
     read_provenance,
 )
 
@@ -30,6 +33,7 @@ class Finding(NamedTuple):
     what: str
     is_sound: bool
     sentence: str
+    is_diverged: bool = False  # not sound because of what was learnt: no file of it is damaged
 
 
 def verify_run(path: Path) -> list[Finding]:
@@ -39,6 +43,7 @@ def verify_run(path: Path) -> list[Finding]:
         return [
             Finding(CONFIG, True, "readable, every setting valid"),
             _verify_provenance(path, config),
+            *_verify_divergence(path),
             *(_verify_results(path) if is_finished(path) else ()),
             *_verify_checkpoints(path, config),
         ]
@@ -55,13 +60,23 @@ def _verify_provenance(path: Path, config: RunConfig) -> Finding:
     return Finding(PROVENANCE, True, f"readable, its config is that of {CONFIG}")
 
 
+def _verify_divergence(path: Path) -> Iterator[Finding]:
+    if is_diverged(path):
+        yield Finding(DIVERGED, False, read_divergence(path), is_diverged=True)
+
+
 def _verify_results(path: Path) -> Iterator[Finding]:
     try:
-        vouched = load_tensor_file(path / WEIGHTS).vouched
+        weights, vouched = load_tensor_file(path / WEIGHTS)
     except DamageError as error:
         yield Finding(WEIGHTS, False, str(error))
         return
-    yield Finding(WEIGHTS, True, "the checksum fits; the run is finished")
+    broken = sorted(name for name, tensor in weights.items() if not tensor.isfinite().all())
+    if broken:
+        sentence = f"the checksum fits, but values of {', '.join(broken)} are not finite: training diverged"
+        yield Finding(WEIGHTS, False, sentence, is_diverged=True)
+    else:
+        yield Finding(WEIGHTS, True, "the checksum fits; the run is finished")
     for name in (METRICS, EPISODES):
         try:
             is_sound = file_checksum(path / name) == vouched.get(name)
@@ -73,14 +88,19 @@ def _verify_results(path: Path) -> Iterator[Finding]:
 def _verify_checkpoints(path: Path, config: RunConfig) -> Iterator[Finding]:
     steps = saved_steps(path)
     if not steps:
-        state = "the run is finished" if is_finished(path) else "the run is not finished, and resume starts it afresh"
-        yield Finding("checkpoints", True, f"none; {state}")
+        yield Finding("checkpoints", True, f"none; {_state_in_words(path)}")
     for step in steps:
         damage = list(_find_all_damage(path, step, config))
         for sentence in damage:
             yield Finding(f"checkpoint {step}", False, sentence)
         if not damage:
             yield Finding(f"checkpoint {step}", True, "every checksum fits, the replay memory's too")
+
+
+def _state_in_words(path: Path) -> str:
+    if is_finished(path):
+        return "the run is finished"
+    return "the run diverged" if is_diverged(path) else "the run is not finished, and resume starts it afresh"
 
 
 def _find_all_damage(path: Path, step: int, config: RunConfig) -> Iterator[str]:

@@ -71,6 +71,7 @@ class DQN:
         self._totals, self._num_updates = np.zeros(3), 0
         return {"loss": loss, "td_error_abs_mean": td_error_abs, "q_mean": q_value}
 
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows reaches the loss, which is checked
     def _sample_minibatch(self) -> Minibatch:
         """B transitions of the whole memory with their n-step returns."""
         slots = self._sample_slots()  # [B, n+1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from lambda_replay.actor import Actor
 from lambda_replay.cache import Cache, make_block
 from lambda_replay.config import RunConfig
@@ -64,6 +66,7 @@ class DQNLambda:
         slots = self.memory.sample_blocks(config.num_blocks, length, self._streams.blocks, reserve)
         return Window(slots, self.memory.transitions(slots), self.memory.ages(slots), self._priority(step))
 
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows reaches the loss or the metrics, which are checked
     def train(self, window: Window) -> Metrics:
         """BUILD-CACHE for all blocks at once, then the minibatches and gradient steps of Algorithm 1."""
         length, discount = self._cache_config.block_length, self._config.discount

@@ -18,7 +18,7 @@ from lambda_replay.config import flatten
 from lambda_replay.data import Floats, Integers
 from lambda_replay.errors import ConfigError
 
-State = Literal["finished", "running", "waiting", "failed"]
+State = Literal["finished", "running", "waiting", "failed", "diverged"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RunRecord:
     seed: int
     path: Path  # the run directory, which need not exist yet
     state: State
-    reason: str = ""  # why it failed, in one sentence
+    reason: str = ""  # why it failed or diverged, in one sentence
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,8 @@ def read_episodes(path: Path) -> Episodes:
         table = np.loadtxt(lines[1:], delimiter=",", usecols=wanted, ndmin=2, comments=None)  # [E, 2]
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
+    if not np.isfinite(table).all():
+        raise ConfigError(f"{path} is damaged (a step or score is not finite); restore it or repeat the run.")
     return Episodes(table[:, 0].astype(np.int64), table[:, 1])
 
 

@@ -154,7 +154,7 @@
     if (!curves.length) {
       const message = panel.curves.some(Boolean)
         ? "Every arm that has runs here is switched off."
-        : shown.axis === "hours" && data.steps.curves.some(Boolean) ? "No time has been recorded yet." : "No episode has ended yet.";
+        : shown.axis === "hours" && data.steps.curves.some(Boolean) ? "No time has been recorded yet." : data.empty;
       draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "empty" }, svg, message);
       return place(chart, null);
     }

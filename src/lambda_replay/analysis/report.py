@@ -78,6 +78,7 @@ def _environment_data(environment: EnvironmentSummary, baseline: str) -> dict[st
     return {
         "decimals": wording.decimals_of(environment),
         "threshold": _rounded(environment.threshold),
+        "empty": "Every run diverged." if environment.is_lost else "No episode has ended yet.",
         "meaning": wording.threshold_meaning(environment, baseline),
         **{
             axis: {

@@ -32,9 +32,11 @@ def _group(environment: EnvironmentSummary, styles: Styles, directory: Path) -> 
     digits = wording.decimals_of(environment)
     runs = [run for arm in environment.arms for run in arm.runs]
     finished = sum(run.record.state == "finished" for run in runs)
+    diverged = sum(run.record.state == "diverged" for run in runs)
+    lost = f", {diverged} diverged" if diverged else ""
     entries = [_entry(run, styles[run.record.arm], digits, directory) for run in runs]
     return f"""<details class="group"><summary><b>{escape(environment.environment)}</b>
-<span>{finished} of {wording.count(len(runs), "run")} finished</span></summary>
+<span>{finished} of {wording.count(len(runs), "run")} finished{lost}</span></summary>
 {lines(entries)}
 </details>"""
 

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from lambda_replay.analysis import wording
+from lambda_replay.analysis import divergence, wording
 from lambda_replay.analysis.graphics import Domain, interval_bar, padded, run_strip, scale, swatch
 from lambda_replay.analysis.pairs import Pair
 from lambda_replay.analysis.palette import ArmStyle
@@ -35,6 +35,7 @@ def header(summary: StudySummary) -> str:
 <h1>{escape(study.name)}</h1>
 <p class="facts">{" · ".join(facts)}</p>
 {_state(summary)}
+{_divergence(summary)}
 {_differences(summary)}
 </header>"""
 
@@ -83,6 +84,7 @@ higher than a run of {baseline} in the same environment; 0.5 is a draw. Bars are
 <td class="graphic">{scale((0.0, 0.5, 1.0), PROBABILITIES)}</td><td></td></tr></tfoot>
 </table></div>
 {_not_aggregated(summary)}
+{_note(divergence.aggregate_sentence(summary))}
 {_note(wording.unlearnt_sentence(summary))}
 {file_links("aggregate")}
 </section>"""
@@ -170,7 +172,8 @@ def panel(summary: StudySummary, index: int, styles: Styles) -> str:
 
 def method_section(summary: StudySummary) -> str:
     """How the numbers are made."""
-    items = [f"<dt>{term}</dt><dd>{text}</dd>" for term, text in wording.method(summary)]
+    method = [*([divergence.METHOD] if summary.num_diverged else []), *wording.method(summary)]
+    items = [f"<dt>{term}</dt><dd>{text}</dd>" for term, text in method]
     return f"""<section id="method">
 <h2>How the numbers are made</h2>
 <dl class="method">
@@ -200,10 +203,22 @@ _FILE_KINDS = (("png", "PNG"), ("pdf", "PDF"), ("csv", "CSV"))
 def _state(summary: StudySummary) -> str:
     sentences = " ".join(wording.state_sentences(summary))
     total = len(summary.study.runs)
-    if summary.num_finished == total:
+    if summary.is_complete:
         return f'<p class="facts">{sentences}</p>'
     bar = f'<progress value="{summary.num_finished}" max="{total}" aria-label="Finished runs"></progress>'
     return f'<div class="callout">{bar}<p>{sentences}</p></div>'
+
+
+def _divergence(summary: StudySummary) -> str:
+    """What must be known before any number is read: which arms lost runs."""
+    sentence = divergence.study_sentence(summary)
+    if not sentence:
+        return ""
+    items = [f"<li>{item}</li>" for item in divergence.arm_items(summary)]
+    return f"""<div class="callout warning"><p><b>{sentence}</b></p>
+<ul>
+{lines(items)}
+</ul></div>"""
 
 
 def _differences(summary: StudySummary) -> str:
@@ -237,13 +252,16 @@ def _score_table(summary: StudySummary, styles: Styles) -> str:
 
 def _score_cell(arm: ArmSummary, environment: EnvironmentSummary) -> str:
     finished, planned = len(arm.final_scores), len(arm.runs)
+    if arm.is_lost:
+        return f'<td class="lost">diverged{_small(divergence.share(arm))}</td>'
     if not finished:
-        return '<td class="absent">not yet</td>'
+        return f'<td class="absent">not yet{_small(divergence.note(arm))}</td>'
     text = wording.mean_and_error(arm.final, wording.decimals_of(environment))
     if environment.best is arm:
         text = f"<b>{text}</b>"
-    part = f"<small>{finished} of {planned} runs</small>" if finished < planned else ""
-    return f"<td>{text}{_mark(arm)}{part}</td>"
+    lost = f", {arm.num_diverged} diverged" if arm.num_diverged else ""
+    part = f"{finished} of {planned} runs{lost}" if finished < planned else ""
+    return f"<td>{text}{_mark(arm)}{_small(part)}</td>"
 
 
 def _pair_cell(arm: str, other: str, chance: Estimate | None, *, is_marked: bool) -> str:
@@ -296,7 +314,7 @@ def _arm_row(arm: ArmSummary, environment: EnvironmentSummary, style: ArmStyle) 
     digits = wording.decimals_of(environment)
     domain = padded(np.concatenate([other.final_scores for other in environment.arms]))
     cells = [
-        wording.mean_and_error(arm.final, digits),
+        wording.mean_and_error(arm.final, digits) + _small(divergence.note(arm)),
         run_strip(arm.final_scores, style, domain),
         *_comparison_cells(arm, digits),
         wording.mean_and_error(arm.area, digits),
@@ -318,6 +336,10 @@ def _comparison_cells(arm: ArmSummary, digits: int) -> tuple[str, str]:
 
 def _median(text: str, time: MedianTime) -> str:
     return f"{text}<small>{wording.share(time)}</small>"
+
+
+def _small(text: str) -> str:
+    return f"<small>{text}</small>" if text else ""
 
 
 def _with_interval(estimate: Estimate, digits: int) -> str:

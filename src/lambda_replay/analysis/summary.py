@@ -71,7 +71,7 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class ArmSummary:
-    """One arm in one environment: scores of finished runs, curves and times of all of them."""
+    """One arm in one environment: scores of finished runs, curves and times of all but the diverged ones."""
 
     arm: str
     runs: tuple[RunSummary, ...]
@@ -81,6 +81,15 @@ class ArmSummary:
     comparison: Comparison | None  # None for the baseline itself, and while one of the two has no finished run
     to_threshold: Mapping[Axis, MedianTime]
     curves: Mapping[Axis, Curve]
+
+    @property
+    def num_diverged(self) -> int:
+        return sum(run.record.state == "diverged" for run in self.runs)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no run is left: every one of them diverged."""
+        return 0 < self.num_diverged == len(self.runs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +113,11 @@ class EnvironmentSummary:
         """The arm with the highest mean final score; None before any run has finished."""
         ready = [arm for arm in self.arms if len(arm.final_scores)]
         return max(ready, key=lambda arm: arm.final.value, default=None)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether every run of every arm diverged."""
+        return all(arm.is_lost for arm in self.arms)
 
     @property
     def is_learnt(self) -> bool:
@@ -162,6 +176,22 @@ class StudySummary:
     def num_finished(self) -> int:
         return sum(run.state == "finished" for run in self.study.runs)
 
+    @property
+    def num_diverged(self) -> int:
+        return sum(run.state == "diverged" for run in self.study.runs)
+
+    def num_diverged_of(self, arm: str) -> int:
+        return sum(environment.arm(arm).num_diverged for environment in self.environments)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run has come to its end, finished or diverged."""
+        return self.num_finished + self.num_diverged == len(self.study.runs)
+
+    def lost(self, arm: str) -> tuple[str, ...]:
+        """Environments in which no run of the arm is left."""
+        return tuple(environment.environment for environment in self.environments if environment.arm(arm).is_lost)
+
 
 def summarise(study: StudyData) -> StudySummary:
     """Read all runs of the study, one environment after the other, and compute every number of its report."""
@@ -183,12 +213,15 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
         arm: tuple(summarise_run(run, study, threshold, grids, varying) for run in arm_runs)
         for arm, arm_runs in runs.items()
     }
+    survivors = {
+        arm: [run for run in arm_runs if run.record.state != "diverged"] for arm, arm_runs in summaries.items()
+    }
     arms = [
         ArmSummary(
             arm=arm,
             runs=summaries[arm],
             final_scores=finals[arm],
-            curves=mean_curves(summaries[arm]),
+            curves=mean_curves(survivors[arm]),
             final=_mean_of(finals[arm]),
             area=_mean_of(np.array([run.area for run in summaries[arm]])),
             comparison=(
@@ -196,7 +229,7 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
                 if arm != study.baseline and len(finals[arm]) and len(finals[study.baseline])
                 else None
             ),
-            to_threshold=median_times(summaries[arm], threshold),
+            to_threshold=median_times(survivors[arm], threshold),
         )
         for arm in study.arms
     ]

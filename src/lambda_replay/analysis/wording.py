@@ -112,12 +112,14 @@ def state_sentences(summary: StudySummary) -> list[str]:
     study, total = summary.study, len(summary.study.runs)
     if summary.num_finished == total:
         return [f"All {total} runs have finished." if total > 1 else "The run has finished."]
-    states = [(state, sum(run.state == state for run in study.runs)) for state in ("running", "waiting", "failed")]
+    kinds = ("running", "waiting", "failed", "diverged")
+    states = [(state, sum(run.state == state for run in study.runs)) for state in kinds]
     others = ", ".join(f"{number_of} {state}" for state, number_of in states if number_of)
     sentences = [f"{summary.num_finished} of {count(total, 'run')} have finished ({others})."]
-    if summary.num_finished:
+    if summary.num_finished and not summary.is_complete:
+        rest = "the others, but for the diverged ones," if summary.num_diverged else "the others"
         sentences.append(
-            "Scores are of the finished runs; curves, and steps and time to a score, also count the others as far as "
+            f"Scores are of the finished runs; curves, and steps and time to a score, also count {rest} as far as "
             "they have got."
         )
     missing = missing_arms(summary)
@@ -127,9 +129,13 @@ def state_sentences(summary: StudySummary) -> list[str]:
 
 
 def missing_arms(summary: StudySummary) -> list[str]:
-    """Arms without a finished run, with the environments where they lack one."""
+    """Arms without a finished run that may still get one, with the environments where they lack it."""
     lacking = {
-        arm: [env.environment for env in summary.environments if not len(env.arm(arm).final_scores)]
+        arm: [
+            env.environment
+            for env in summary.environments
+            if not len(env.arm(arm).final_scores) and not env.arm(arm).is_lost
+        ]
         for arm in summary.study.arms
     }
     everywhere = len(summary.environments)
@@ -156,9 +162,15 @@ def overall_sentences(summary: StudySummary) -> list[str]:
     baseline = next((other for other in others if other.arm == summary.study.baseline), None)
     if best.arm == summary.study.baseline:
         lead += "; it is the baseline, and no other arm has a higher one"
+    elif lost := summary.lost(summary.study.baseline):
+        where = listed(list(map(escape, lost)))
+        lead += f"; every run of the baseline {bold(summary.study.baseline)} in {where} diverged, so it is not compared"
     elif baseline is not None:
         lead += f"; the baseline {bold(baseline.arm)} has {_with_range(baseline.interquartile_mean)}"
     sentences = [lead + "."]
+    if diverged := summary.num_diverged_of(best.arm):
+        verb = "is" if diverged == 1 else "are"
+        sentences.append(f"{count(diverged, 'run')} of {bold(best.arm)} diverged and {verb} not counted.")
     if best.probability is not None and best.probability.has_interval:
         chance = _with_range(best.probability)
         sentences.append(f"A run of {bold(best.arm)} beats a run of the baseline with probability {chance}.")
@@ -256,19 +268,27 @@ def environment_sentence(environment: EnvironmentSummary, baseline: str) -> str:
     """Which arm wins here, by how much and how surely; the environment's name is not in it."""
     best = environment.best
     if best is None:
-        return "no run has finished yet."
+        return "every run diverged." if environment.is_lost else "no run has finished yet."
     digits = decimals_of(environment)
-    runs = count(len(best.final_scores), "run")
+    runs = count(len(best.final_scores), "run") + (f", {best.num_diverged} diverged" if best.num_diverged else "")
     text = f"{bold(best.arm)} is first with {mean_and_error(best.final, digits)} ({runs})"
     if sum(len(arm.final_scores) > 0 for arm in environment.arms) == 1:
         return f"{bold(best.arm)} alone has finished runs, with {mean_and_error(best.final, digits)} ({runs})."
     if best.arm == baseline:
         return f"{text}; it is the baseline, and no arm has a higher mean."
     lead = environment.lead(baseline)
+    if lead is None and environment.arm(baseline).is_lost:
+        return f"{text}; every run of the baseline {bold(baseline)} diverged, so nothing is compared with it."
     if lead is None:
         return f"{text}; the baseline {bold(baseline)} has no finished run yet."
     gain = _difference(lead, environment.num_compared, baseline, digits)
-    return f"{text}, {gain}.{_speed(best, environment, baseline)}"
+    return f"{text}, {gain}.{_speed(best, environment, baseline)}{_lost_runs(environment.arm(baseline))}"
+
+
+def _lost_runs(arm: ArmSummary) -> str:
+    if not arm.num_diverged:
+        return ""
+    return f" {arm.num_diverged} of {count(len(arm.runs), 'run')} of {bold(arm.arm)} diverged, which flatters it."
 
 
 def _difference(difference: Estimate, compared: int, baseline: str, digits: int) -> str:

@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> int:
     if options.out is not None:
         _write(results, options.out, notes)
     if options.json:
-        print(json.dumps(results))
+        print(json.dumps(results, allow_nan=False))
         return 0
     console = Console()
     if not console.is_terminal:
@@ -79,6 +79,6 @@ def _write(results: dict[str, object], directory: Path, notes: Console) -> None:
     from lambda_replay.benchmarks.picture import draw_speed
 
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
+    (directory / "bench.json").write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
     draw_speed(results, directory / "bench.png")
     notes.print(f"written: {directory / 'bench.json'} and {directory / 'bench.png'}", markup=False)

@@ -20,6 +20,7 @@ from lambda_replay.spellings import LEGEND, SPELLINGS
 
 PROBE_STEPS = 400  # agent steps after the start that are timed
 PROBE_START = 256
+PROBE_LEARNING_RATE = 1e-6  # no matter for the time; a probe must not diverge where the run would
 PROBE_SHARE = 16  # one part in so many of the cache and its updates is really computed
 
 
@@ -37,7 +38,7 @@ def run(arguments: list[str]) -> int:
     parse_agent_estimator(options.config)
     seconds = measure_seconds(options.config)
     if options.json:
-        print(json.dumps(_as_json(options, spec, needs, seconds)))
+        print(json.dumps(_as_json(options, spec, needs, seconds), allow_nan=False))
     else:
         print(_as_text(options, spec, needs, seconds))
     return 0
@@ -52,7 +53,7 @@ def _estimators(as_json: bool) -> str:
         )
         rows.append({"spelling": spelling.form, "formula": formula + family, "source": source})
     if as_json:
-        return json.dumps({"estimators": rows})
+        return json.dumps({"estimators": rows}, allow_nan=False)
     legend = "G_t = r_t + γ_t · [V + c · (G_{t+1} − b)],  s' = s_{t+1}, a' = a_{t+1}"
     lines = [f"  {row['spelling']:<20} {row['formula']}\n  {'':<20} {row['source']}" for row in rows]
     return "\n".join([legend, f"{LEGEND}; k is 20 if left out, π is greedy without @ε", "", *lines])
@@ -156,4 +157,5 @@ def _probe_config(config: RunConfig) -> RunConfig:
         cache=cache,
         memory=replace(config.memory, capacity=2 * steps, start=start, storage="ram"),
         exploration=replace(config.exploration, start=config.exploration.end),
+        optimizer=replace(config.optimizer, learning_rate=PROBE_LEARNING_RATE),
     )

@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
         games.append(game)
         if not options.json:
             print(f"game {number + 1:>3}: score {game.score:g}, {game.length} steps, {game.ended}", flush=True)
-    print(json.dumps(_summary(games)) if options.json else _sentence(games))
+    print(json.dumps(_summary(games), allow_nan=False) if options.json else _sentence(games))
     return 0
 
 

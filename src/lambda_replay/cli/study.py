@@ -141,9 +141,8 @@ def _conduct(study: Study, layout: Layout, options: RunOptions, workers: int) ->
 
 
 def _how_to_go_on(study: Study, layout: Layout, arguments: list[str]) -> str:
-    finished = count_states(read_status(study, layout))["finished"]
     return (
-        f"stopped with {finished} of {len(study.runs)} runs done, the others can be resumed; "
+        f"stopped with {_tally(read_status(study, layout), 'runs done')}, the others can be resumed; "
         f"go on with: lambda-replay study run {shlex.join(arguments)}"
     )
 
@@ -157,7 +156,10 @@ def _write_report_if_possible(study: Study, layout: Layout, statuses: Sequence[R
 
 def _close(layout: Layout, statuses: Sequence[RunStatus]) -> int:
     failed = [status for status in statuses if status.state == "failed"]
-    print(f"{count_states(statuses)['finished']} of {len(statuses)} runs done; everything is in {layout.directory}")
+    print(f"{_tally(statuses, 'runs done')}; everything is in {layout.directory}")
+    for status in statuses:
+        if status.state == "diverged":
+            print(f"{status.run.label} diverged: {status.reason}")
     if layout.report.exists():
         print(f"report: {layout.report}")
     for status in failed:
@@ -171,6 +173,12 @@ def _close(layout: Layout, statuses: Sequence[RunStatus]) -> int:
     return SOME_FAILED if failed else DONE
 
 
+def _tally(statuses: Sequence[RunStatus], words: str) -> str:
+    counts = count_states(statuses)
+    diverged = f" and {counts['diverged']} diverged" if counts["diverged"] else ""
+    return f"{counts['finished']} of {len(statuses)} {words}{diverged}"
+
+
 def _status(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "study status", "FILE")
     as_json = "--json" in rest
@@ -182,7 +190,7 @@ def _status(arguments: list[str]) -> int:
     running = count_states(statuses)["running"]
     left = seconds_left(statuses, running) if running else None
     if as_json or options.json:
-        print(json.dumps(_as_json(study, layout, statuses, left)))
+        print(json.dumps(_as_json(study, layout, statuses, left), allow_nan=False))
     else:
         Console().print(render_study(study, statuses, left))
     return DONE
@@ -217,7 +225,7 @@ def _report(arguments: list[str]) -> int:
             f"begin with: lambda-replay study run {shlex.join(arguments)}"
         )
     write_study_report(study, layout, statuses)
-    print(f"{layout.report}: {count_states(statuses)['finished']} of {len(statuses)} runs are done")
+    print(f"{layout.report}: {_tally(statuses, 'runs are done')}")
     return DONE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -26,8 +26,16 @@ MARKS: dict[State, tuple[str, str]] = {
     "running": ("◐", "cyan"),
     "waiting": ("○", "dim"),
     "failed": ("✗", "bold red"),
+    "diverged": ("↯", "bold yellow"),
 }
-WORDS: dict[State, str] = {"finished": "done", "running": "running", "waiting": "waiting", "failed": "failed"}
+WORDS: dict[State, str] = {
+    "finished": "done",
+    "running": "running",
+    "waiting": "waiting",
+    "failed": "failed",
+    "diverged": "diverged",
+}
+RARE: tuple[State, ...] = ("diverged",)  # only shown where there are some
 
 
 class StudyDisplay:
@@ -90,15 +98,15 @@ def _change(status: RunStatus) -> list[str]:
         return [f"started   {label}" + (f", going on from about step {status.step:,}" if status.step else "")]
     if status.state == "finished":
         return [f"finished  {label}: score {number(status.score)} in {duration(status.seconds)}"]
-    if status.state == "failed":
-        return [f"failed    {label}: {status.reason}"]
+    if status.state in ("failed", "diverged"):
+        return [f"{status.state:<9} {label}: {status.reason}"]
     return []
 
 
 def summary_line(study: Study, statuses: Sequence[RunStatus], left: float | None) -> str:
     """The whole study as one plain line."""
     counts = count_states(statuses)
-    parts = [f"{counts[state]} {WORDS[state]}" for state in WORDS]
+    parts = [f"{counts[state]} {WORDS[state]}" for state in _shown_states(counts)]
     rest = counts["running"] + counts["waiting"]
     return f"{study.name}: {', '.join(parts)}" + (f"; about {duration(left)} left" if rest and left is not None else "")
 
@@ -108,16 +116,22 @@ def count_states(statuses: Sequence[RunStatus]) -> dict[State, int]:
     return {state: found[state] for state in WORDS}
 
 
+def _shown_states(counts: Mapping[State, int]) -> list[State]:
+    return [state for state in WORDS if counts[state] or state not in RARE]
+
+
 def render_study(study: Study, statuses: Sequence[RunStatus], left: float | None) -> RenderableType:
-    """Headline, a mark for every run, and what is running or failed."""
+    """Headline, a mark for every run, and what is running, failed or diverged."""
     parts: list[RenderableType] = [Text(summary_line(study, statuses, left), style="bold"), _Overview(study, statuses)]
-    parts.append(Text.assemble(*(part for state in WORDS for part in _legend(state))))
+    parts.append(Text.assemble(*(part for state in _shown_states(count_states(statuses)) for part in _legend(state))))
     running = [status for status in statuses if status.state == "running"]
     if running:
         parts += [Text(), _progress(running)]
     for status in statuses:
-        if status.state == "failed":
-            parts.append(Text.assemble((f"failed  {status.run.label}: ", "red"), status.reason))
+        if status.state in ("failed", "diverged"):
+            parts.append(
+                Text.assemble((f"{status.state}  {status.run.label}: ", MARKS[status.state][1]), status.reason)
+            )
     return Group(*parts)
 
 

@@ -13,10 +13,8 @@ from lambda_replay.analysis.plots import plot_run
 from lambda_replay.cli.display import Display
 from lambda_replay.cli.options import TrainOptions, parse_run
 from lambda_replay.config import RunConfig
-from lambda_replay.errors import ConfigError, EnvironmentFault
-from lambda_replay.files import save_tensors
+from lambda_replay.errors import ConfigError
 from lambda_replay.loop import Event, Learned
-from lambda_replay.policies import STOPPED_WEIGHTS
 from lambda_replay.runner import Run, finish_run, start_run
 from lambda_replay.runs import free_name, is_finished
 
@@ -51,9 +49,6 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
         raise KeyboardInterrupt(_how_to_resume(run)) from None
     except OSError as error:
         error.add_note(f"go on with: lambda-replay resume {run.path}")
-        raise
-    except EnvironmentFault:
-        save_tensors(run.path / STOPPED_WEIGHTS, run.agent.learner.weights())
         raise
     finally:
         run.close()

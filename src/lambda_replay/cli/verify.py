@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from lambda_replay.cli.options import parse, split_path
-from lambda_replay.verification import verify_run
+from lambda_replay.verification import Finding, verify_run
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,15 @@ def run(arguments: list[str]) -> int:
     findings = verify_run(path)
     is_sound = all(finding.is_sound for finding in findings)
     if options.json:
-        print(json.dumps({"sound": is_sound, "findings": [finding._asdict() for finding in findings]}))
+        values = {"sound": is_sound, "findings": [finding._asdict() for finding in findings]}
+        print(json.dumps(values, allow_nan=False))
     else:
         for finding in findings:
-            print(f"{'sound  ' if finding.is_sound else 'DAMAGED'}  {finding.what}: {finding.sentence}")
+            print(f"{_verdict(finding):<8}  {finding.what}: {finding.sentence}")
     return 0 if is_sound else 2
+
+
+def _verdict(finding: Finding) -> str:
+    if finding.is_sound:
+        return "sound"
+    return "DIVERGED" if finding.is_diverged else "DAMAGED"

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.files import write_atomically
-from lambda_replay.runs import CONFIG, RunLock, is_finished
+from lambda_replay.runs import CONFIG, RunLock, is_diverged, is_finished
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun
 
@@ -52,12 +52,13 @@ class Attempt:
         return self._process.poll() is None
 
     def close(self) -> str | None:
-        """Tidy up after the process ended; why the run is not finished, in one sentence, or None if it is."""
+        """Tidy up after the process ended; why the run failed, in one sentence, or None if it finished or diverged."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._log.close()
         self._layout.mark(self._run).unlink(missing_ok=True)
-        if self._process.returncode == 0 and is_finished(self._layout.run(self._run)):
+        path = self._layout.run(self._run)
+        if is_diverged(path) or (self._process.returncode == 0 and is_finished(path)):
             return None
         return _reason(self._layout.log(self._run), self._said_before, self._process.returncode)
 
@@ -171,7 +172,7 @@ def find_reason(said: str) -> str:
 
 def _write_json(path: Path, values: Mapping[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
+    write_atomically(path, json.dumps(values, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def _now() -> str:

@@ -12,7 +12,7 @@ from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.resources import Needs, available_ram, estimate, in_words
 from lambda_replay.runner import finish_run
-from lambda_replay.runs import MEMORY, RunLock, is_finished
+from lambda_replay.runs import MEMORY, RunLock, is_diverged, is_finished
 from lambda_replay.studies.attempt import ATTEMPTS, BUSY, SECONDS_TO_FREE, Attempt, is_free, record_failure, stop_all
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
@@ -36,8 +36,8 @@ def lock_study(layout: Layout) -> RunLock:
 
 
 def unfinished(study: Study, layout: Layout) -> list[PlannedRun]:
-    """The runs that are still to do, in the study's order."""
-    return [run for run in study.runs if not is_finished(layout.run(run))]
+    """The runs that are still to do, in the study's order; one that diverged would only do so again."""
+    return [run for run in study.runs if not (is_finished(layout.run(run)) or is_diverged(layout.run(run)))]
 
 
 def tidy_finished(study: Study, layout: Layout) -> None:

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from lambda_replay.errors import ConfigError
 from lambda_replay.loop import GameEnd
-from lambda_replay.runs import EPISODES, METRICS, TIMING, is_finished, looking_at
+from lambda_replay.runs import EPISODES, METRICS, TIMING, is_diverged, is_finished, looking_at, read_divergence
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
 
-State = Literal["finished", "running", "waiting", "failed"]
+State = Literal["finished", "running", "waiting", "failed", "diverged"]
 STEP_COLUMN = GameEnd._fields.index("step")  # of episodes.csv
 TAIL_BYTES = 8192  # more than the longest line of any of a run's logs
 
@@ -33,7 +33,7 @@ class RunStatus:
     seconds: float = 0.0  # training time, up to ``timed_step``
     timed_step: int = 0
     score: float | None = None  # mean of the last 100 games
-    reason: str = ""  # of a failure
+    reason: str = ""  # of a failure or a divergence
 
 
 def read_status(study: Study, layout: Layout) -> list[RunStatus]:
@@ -104,6 +104,8 @@ def _read_run(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> RunStat
 def _read_state(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> tuple[State, str]:
     if is_finished(layout.run(run)):
         return "finished", ""
+    if is_diverged(layout.run(run)):
+        return "diverged", read_divergence(layout.run(run))
     if is_conducted and layout.mark(run).exists():
         return "running", ""
     try:
@@ -116,7 +118,7 @@ def _last_object(path: Path) -> dict[str, Any]:
     """The last whole line of a file of JSON objects; empty when there is none."""
     for line in reversed(_last_lines(path)):
         with contextlib.suppress(ValueError):  # what a power failure left, which resume will cut off
-            value = json.loads(line)
+            value = json.loads(line, parse_constant=lambda name: None)  # what an older version left of a divergence
             assert isinstance(value, dict)
             return value
     return {}
