@@ -190,7 +190,7 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
     file.write_text(short.replace("target =", "# ") + '[arms.peng]\nestimator = "peng:0.5"\n')
     finished = study("run", file, "--workers", "2", code=1)
     reason = "the arm of the robot is off"
-    assert f"robots:Broken-v0 · peng · seed 0 failed: OSError: {reason}" in finished.stderr
+    assert f"robots:Broken-v0 · peng · seed 0 failed: robots:Broken-v0 raised OSError: {reason} (" in finished.stderr
     assert "1 of 2 runs done" in finished.stdout
     broken, shaky = read_json(file)["runs"]
     assert (broken["state"], shaky["state"]) == ("failed", "finished")

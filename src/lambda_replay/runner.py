@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ from lambda_replay.checkpoints import (
 )
 from lambda_replay.config import Device, RunConfig, differing_fields, to_dict
 from lambda_replay.envs import Environment, make_environment
-from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.errors import ConfigError, DamageError, EnvironmentFault
 from lambda_replay.files import file_checksum, save_tensors, sync_directory
 from lambda_replay.loop import LARGEST_SEED, SCORE_WINDOW, Boundary, Event, GameEnd, Learned, Loop
+from lambda_replay.policies import STOPPED_WEIGHTS
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import check_room
 from lambda_replay.runs import (
@@ -108,7 +109,9 @@ class Run:
         if self.log is not None:
             self.log.close()
         for environment in self._environments:
-            environment.close()
+            # An environment that fails now can spoil nothing any more, and must not hide how the run itself ended.
+            with suppress(EnvironmentFault):
+                environment.close()
 
     def restore(self, checkpoint: Checkpoint) -> list[int]:
         """Go back to a sound checkpoint; the streams whose environment could not repeat its game."""
@@ -263,6 +266,7 @@ def resume_run(
         if checkpoint is not None:
             keep_checkpoints(path, checkpoint.step)
             _restore(run, checkpoint, say)
+        (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run goes on, and its checkpoints will be newer
         on_failure.pop_all()
         return run
 

@@ -10,7 +10,7 @@ from lambda_replay.checkpoints import MAX_THREADS
 from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.train import conduct, load_tensorboard, tidy
 from lambda_replay.config import Device
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.runner import Run, resume_run
 from lambda_replay.runs import RunLock, is_finished, read_config
 
@@ -50,6 +50,9 @@ def _restore(path: Path, options: ResumeOptions) -> Run:
         return resume_run(path, _say, device=options.device, threads=options.threads, keep_memory=options.keep_memory)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped before it went on; try again with: lambda-replay resume {path}") from None
+    except EnvironmentFault as fault:
+        fault.remedy += f"; try again with: lambda-replay resume {path}"
+        raise
 
 
 def _tidy_finished(path: Path) -> None:
