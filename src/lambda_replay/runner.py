@@ -54,6 +54,7 @@ from lambda_replay.runs import (
     read_config,
     read_provenance,
 )
+from lambda_replay.trust import MayImport, check_trust, refuse, sign
 
 OnEvent = Callable[[Event], None]
 Say = Callable[[str], None]
@@ -226,7 +227,7 @@ def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *
     environments = make_environments(config)
     check_agent(config, environments[0].spec, network)
     check_room(config, environments[0].spec, path)
-    lock = create_run(path, config, keep_memory=keep_memory)
+    lock = create_run(path, config, keep_memory=keep_memory, signature=sign(config))
     try:
         return Run(path, config, environments=environments, network=network, lock=lock, recorded=config)
     except BaseException:
@@ -243,12 +244,15 @@ def resume_run(
     device: Device | None = None,
     threads: int | None = None,
     keep_memory: bool = False,
+    may_import: MayImport = refuse,
 ) -> Run:
     """The run of a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
 
     ``say`` is told of everything that is not sound. ``device`` and ``threads``: others than the run's own so far.
+    ``may_import`` is asked before the module of an environment is imported for a run that this user did not create.
     """
     recorded = read_config(path)
+    check_trust(path, recorded, may_import)
     with ExitStack() as on_failure:
         lock = RunLock(path)
         on_failure.callback(lock.release)

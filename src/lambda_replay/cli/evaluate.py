@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass
 
 from lambda_replay.cli.options import check_play_options, parse, split_path
+from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
 from lambda_replay.policies import load_policy
@@ -21,6 +22,7 @@ class EvaluateOptions:
     epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
     seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
     max_steps: int = 27_000  # agent steps after which a game is stopped; 27,000 are Atari's usual 108,000 frames
+    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
     json: bool = False  # one JSON object on standard output
 
 
@@ -31,7 +33,7 @@ def run(arguments: list[str]) -> int:
     if options.games < 1:
         raise ConfigError(f"--games is {options.games}; give 1 or more.")
     check_play_options(options.epsilon, options.seed, options.max_steps)
-    policy = load_policy(path)
+    policy = load_policy(path, asking(options.trust))
     rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     games = []
     for number in range(options.games):
