@@ -469,6 +469,38 @@ def test_every_command_says_the_same_of_a_fault(
         assert "lambda_replay" not in "".join(traceback)
 
 
+@pytest.mark.parametrize(
+    ("place", "when"), [("constructor", ""), ("step", " in playing the games again that were open at step 140")]
+)
+def test_an_environment_that_fails_on_resuming(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
+) -> None:
+    name = f"Resumed{place.capitalize()}"
+    (tmp_path / f"module_{name}.py").write_text(BROKEN.format(name=name))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    options = [
+        *TINY,
+        "--memory.start",
+        "40",
+        "--steps",
+        "240",
+        "--checkpoint-every",
+        "100",
+        "--keep-memory",
+        "--out",
+        "run",
+    ]
+    assert call("train", f"module_{name}:{name}-v0", *options).code == 0
+    (tmp_path / "run" / "weights.safetensors").unlink()  # as if it had been killed before its end
+    (tmp_path / "broken").write_text(place)
+    answer = call("resume", "run")
+    assert answer.code == 1
+    assert f"a cable is loose ({tmp_path}/module_{name}.py:13){when}; repair the environment" in answer.err
+    assert answer.err.endswith("; try again with: lambda-replay resume run.\n")
+    (tmp_path / "broken").unlink()
+    assert call("resume", "run").code == 0
+
+
 LATER_MISTAKES: list[tuple[str, list[str]]] = [
     ("evaluate", ["RUN"]),
     ("evaluate nowhere", ["no run nowhere"]),
