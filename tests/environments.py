@@ -6,6 +6,8 @@ line too.
 
 from __future__ import annotations
 
+import errno
+import sys
 from itertools import cycle
 from typing import Any, Literal, NamedTuple, final
 
@@ -110,6 +112,12 @@ class Misbehaving(gymnasium.Env[Any, Any]):
             return observation, reward, False, self._count % 20 == 0, {}
         if self._wrong == "raises":
             raise RuntimeError("the simulator fell over")
+        if self._wrong == "exits":
+            sys.exit(0)
+        if self._wrong == "refuses":
+            raise OSError(errno.ENOSPC, "No space left on device", "simulator.log")
+        if self._wrong == "four values":
+            return observation, reward, False, {}
         if self._wrong == "nan observation":
             observation[1] = np.nan
         if self._wrong == "infinite observation":
@@ -139,8 +147,11 @@ _register("NanReward-v0", Misbehaving, wrong="nan reward")
 _register("InfiniteReward-v0", Misbehaving, wrong="infinite reward")
 _register("NoReward-v0", Misbehaving, wrong="no reward")
 _register("Raising-v0", Misbehaving, wrong="raises")
+_register("Exiting-v0", Misbehaving, wrong="exits")
+_register("Refusing-v0", Misbehaving, wrong="refuses")
+_register("FourValues-v0", Misbehaving, wrong="four values")
 _register("ContinuousActions-v0", WrongSpaces, observations=_VECTOR, actions=spaces.Box(-1, 1, shape=(1,)))
-_register("DictObservations-v0", WrongSpaces, observations=spaces.Dict({"a": _VECTOR}), actions=spaces.Discrete(2))
+_register("TextObservations-v0", WrongSpaces, observations=spaces.Text(5), actions=spaces.Discrete(2))
 
 
 class Tape(list[Any]):

@@ -31,6 +31,7 @@ import torch
 
 from lambda_replay import __version__
 from lambda_replay.cli import main
+from lambda_replay.cli.evaluate import EvaluateOptions
 from lambda_replay.cli.main import COMMANDS
 from lambda_replay.cli.options import TrainOptions, parse_run
 from lambda_replay.config import RunConfig, from_dict, to_dict
@@ -265,7 +266,14 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (f"{CHAIN} --memory.capacity 1000000000000 --memory.storage ram", ["TB of memory", "lower memory.capacity"]),
     (f"{CHAIN} --cache.size 800000000000", ["TB of memory", "lower cache.size"]),
     ("environments:ContinuousActions-v0", ["Box actions", "Discrete"]),
-    ("environments:DictObservations-v0", ["Dict observations", "Box"]),
+    ("environments:TextObservations-v0", ["Text observations", "Box"]),
+    ("ALE/Pong-v5", ["atari/pong", "sticky"]),
+    ("PongNoFrameskip-v4", ["atari/pong", "frames"]),
+    ("MinAtar/Breakout-v1", ["minatar/breakout", "sticky"]),
+    ("CartPole-v1 --env-args length=2", ["CartPole-v1", "'length'", "env_args"]),
+    ("CartPole-v1 --env-args length", ["env_args", "'length'", "name=value"]),
+    ("CartPole-v1 --env-args render_mode=human", ["env_args", "render_mode"]),
+    ("minatar/breakout --env-args sticky=0", ["env_args", "minatar.sticky"]),
     # Others that a person may make
     ("", ["name an environment"]),
     ("''", ["environment"]),
@@ -346,30 +354,151 @@ def test_a_refused_run_removes_nothing_of_the_users(call: Any, tmp_path: Path, n
     assert [name for name, _ in listing(tmp_path)] == before
 
 
-@pytest.mark.parametrize(
-    ("env", "words"),
-    [
-        ("NanObservation-v0", ["an observation that is not a number", "at step 100"]),
-        ("NanReward-v0", ["the reward nan", "at step 100"]),
-        ("InfiniteReward-v0", ["the reward inf", "at step 100"]),
-        ("NoReward-v0", ["the reward", "at step 100"]),
-    ],
-)
-def test_what_is_not_a_number_stops_the_run_which_keeps_what_it_has(
-    call: Any, tmp_path: Path, env: str, words: list[str]
+# What an environment does at step 100, and what is said of it; whether it is an exception of the environment's own.
+FAULTS = [
+    ("NanObservation-v0", "returned an observation that is not a number", False),
+    ("NanReward-v0", "returned the reward nan", False),
+    ("InfiniteReward-v0", "returned the reward inf", False),
+    ("NoReward-v0", "returned the reward None", False),
+    ("FourValues-v0", "returned 4 values from step", False),
+    ("Raising-v0", "raised RuntimeError: the simulator fell over (", True),
+    ("Exiting-v0", "raised SystemExit: 0 (", True),
+    ("Refusing-v0", "raised OSError: [Errno 28] No space left on device: 'simulator.log' (", True),
+]
+
+
+@pytest.mark.parametrize(("env", "words", "has_traceback"), FAULTS, ids=[env for env, *_ in FAULTS])
+def test_a_fault_of_the_environment_stops_the_run_which_keeps_what_it_has(
+    call: Any, tmp_path: Path, env: str, words: str, has_traceback: bool
 ) -> None:
-    answer = call(
-        "train", f"environments:{env}", *TINY, "--memory.start", "40", "--cache.refresh-every", "30", "--out", "run"
-    )
-    assert answer.code == 2
-    assert answer.err.count("\n") == 1
-    for word in words:
-        assert word in answer.err
+    """Exit code 1, the environment's own traceback and no frame of ours, then one sentence that says how to go on."""
+    options = ["--memory.start", "40", "--cache.refresh-every", "30", "--checkpoint-every", "30", "--out", "run"]
+    answer = call("train", f"environments:{env}", *TINY, *options)
+    assert answer.code == 1
+    *traceback, sentence = answer.err.splitlines()
+    assert sentence.startswith(f"lambda-replay: environments:{env} {words}")
+    assert " at step 100; repair the environment" in sentence
+    assert sentence.endswith("; go on with: lambda-replay resume run (0 steps will be repeated).")
+    assert bool(traceback) == has_traceback
+    assert "environments.py" in answer.err or not has_traceback
+    assert "lambda_replay" not in "".join(traceback)
     run = tmp_path / "run"
     assert [row["step"] for row in rows_of(run)] == [40, 70, 100]
     assert len(games_of(run)) == 5
     assert not (run / "weights.safetensors").exists()  # the run is not finished …
     assert call("evaluate", run, "--games", "1", "--max-steps", "5").code == 0  # … but what it learnt can be looked at
+    # The environment counts its steps in this process anew, so that it fails again, 100 steps of its own later.
+    assert call("resume", run).code == 1
+    assert (run / "weights-stopped.safetensors").exists()
+
+
+def test_a_run_that_goes_on_forgets_the_weights_it_stopped_with(call: Any, tmp_path: Path) -> None:
+    options = ["--memory.start", "40", "--cache.refresh-every", "30", "--checkpoint-every", "30", "--steps", "130"]
+    assert call("train", "environments:NanReward-v0", *TINY, *options, "--out", "run").code == 1
+    assert (tmp_path / "run" / "weights-stopped.safetensors").exists()
+    assert call("resume", "run").code == 0  # 30 steps are left, and 20 of a game are played again
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+
+
+def test_a_fault_without_checkpoints_says_that_the_run_cannot_be_resumed(call: Any) -> None:
+    answer = call("train", "environments:NanReward-v0", *TINY, "--out", "run")
+    assert answer.code == 1
+    assert answer.err.endswith("; this run has no checkpoints (checkpoint_every 0) and cannot be resumed.\n")
+
+
+BROKEN = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class {name}(CartPoleEnv):
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.check("constructor")
+
+    def check(self, place):
+        from pathlib import Path
+        if Path("broken").exists() and Path("broken").read_text() == place:
+            raise OSError("a cable is loose")
+
+    def reset(self, **options):
+        self.check("reset")
+        return super().reset(**options)
+
+    def step(self, action):
+        self.check("step")
+        return super().step(action)
+
+    def render(self):
+        self.check("render")
+        return super().render()
+
+gymnasium.register("{name}-v0", {name}, max_episode_steps=100)
+"""
+
+
+@pytest.mark.parametrize("place", ["constructor", "reset", "step", "render"])
+def test_every_command_says_the_same_of_a_fault(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    name = f"Broken{place.capitalize()}"
+    (tmp_path / f"module_{name}.py").write_text(BROKEN.format(name=name))
+    (tmp_path / "study.toml").write_text(
+        f'name = "s"\nenvironments = ["module_{name}:{name}-v0"]\nseeds = 1\nbaseline = "a"\n[arms.a]\n'
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))  # to which a module beside the user is added
+    env = f"module_{name}:{name}-v0"
+    options = [*TINY, "--memory.start", "40", "--steps", "140", "--checkpoint-every", "100"]
+    assert call("train", env, *options, "--out", "run").code == 0
+    commands = {"evaluate run", "inspect run", "watch run"}
+    if place != "render":
+        commands |= {f"describe {env} {' '.join(options)}", f"train {env} {' '.join(options)} --out other"}
+    else:
+        commands = {"watch run"}
+    if place == "constructor":
+        commands |= {"study run study.toml"}
+    (tmp_path / "broken").write_text(place)
+    for command in sorted(commands):
+        answer = call(*command.split())
+        assert answer.code == 1, command
+        *traceback, sentence = answer.err.splitlines()
+        assert sentence.startswith(
+            f"lambda-replay: {env} raised OSError: a cable is loose ({tmp_path}/module_{name}.py:13)"
+        )
+        assert "; repair the environment" in sentence
+        assert traceback[0].startswith("Traceback")
+        assert "lambda_replay" not in "".join(traceback)
+
+
+@pytest.mark.parametrize(
+    ("place", "when"), [("constructor", ""), ("step", " in playing the games again that were open at step 140")]
+)
+def test_an_environment_that_fails_on_resuming(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
+) -> None:
+    name = f"Resumed{place.capitalize()}"
+    (tmp_path / f"module_{name}.py").write_text(BROKEN.format(name=name))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    options = [
+        *TINY,
+        "--memory.start",
+        "40",
+        "--steps",
+        "240",
+        "--checkpoint-every",
+        "100",
+        "--keep-memory",
+        "--out",
+        "run",
+    ]
+    assert call("train", f"module_{name}:{name}-v0", *options).code == 0
+    (tmp_path / "run" / "weights.safetensors").unlink()  # as if it had been killed before its end
+    (tmp_path / "broken").write_text(place)
+    answer = call("resume", "run")
+    assert answer.code == 1
+    assert f"a cable is loose ({tmp_path}/module_{name}.py:13){when}; repair the environment" in answer.err
+    assert answer.err.endswith("; try again with: lambda-replay resume run.\n")
+    (tmp_path / "broken").unlink()
+    assert call("resume", "run").code == 0
 
 
 LATER_MISTAKES: list[tuple[str, list[str]]] = [
@@ -445,6 +574,34 @@ def test_evaluate_for_scripts(call: Any, finished: Path) -> None:
     assert call("evaluate", finished, *options, "--json").out == answer.out
     other = json.loads(call("evaluate", finished, *options, "--json", "--seed", "5").out)
     assert {game["seed"] for game in other["each"]}.isdisjoint(game["seed"] for game in values["each"])
+
+
+def test_evaluate_stops_games_that_do_not_end_and_says_so(call: Any) -> None:
+    """Games of 37 steps, and the usual limit of Atari where nothing else is said."""
+    assert call("train", "restless:Steady-v0", *TINY, "--steps", "15", "--out", "run").code == 0
+    answer = call("evaluate", "run", "--games", "3", "--max-steps", "15")
+    *games, summary, stopped = answer.out.splitlines()
+    assert [game.endswith("15 steps, stopped") for game in games] == [True] * 3
+    assert summary.startswith("mean score of 3 games")
+    assert stopped == "3 games were stopped after 15 steps, before the end; raise --max-steps to play on"
+    values = json.loads(call("evaluate", "run", "--games", "3", "--max-steps", "15", "--json").out)
+    assert (values["stopped"], values["each"][0]["ended"]) == (3, "stopped")
+    answer = call("evaluate", "run", "--games", "3")
+    assert "stopped" not in answer.out
+    assert json.loads(call("evaluate", "run", "--games", "3", "--json").out)["stopped"] == 0
+    assert EvaluateOptions().max_steps == 27_000
+
+
+def test_the_arguments_of_an_environment_go_with_its_run(call: Any, tmp_path: Path) -> None:
+    """FrozenLake's larger map, without slipping: 64 states, in training, on playing and in the config."""
+    arguments = ["--env-args", "map_name=8x8", "is_slippery=false"]
+    assert call("train", "FrozenLake-v1", *TINY, *arguments, "--out", "run").code == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["env_args"] == arguments[1:]
+    assert call("evaluate", "run", "--games", "1").code == 0
+    assert call("watch", "run", "--max-steps", "3").code == 0
+    assert call("inspect", "run", "--length", "10").code == 0
+    described = json.loads(call("describe", "FrozenLake-v1", *TINY, *arguments, "--json").out)
+    assert described["environment"]["observation_shape"] == [64]
 
 
 def test_evaluate_plays_other_games_than_training_did(call: Any, finished: Path) -> None:
@@ -684,19 +841,6 @@ def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[Any]:
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         environ.pop(name, None)
     return subprocess.Popen([sys.executable, "-m", "lambda_replay", *arguments], env=environ, **options)
-
-
-def test_an_environment_that_raises_is_a_fault_not_a_mistake(tmp_path: Path) -> None:
-    process = in_a_process(
-        "train", "environments:Raising-v0", *TINY, "--out", "run",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    out, err = process.communicate()
-    assert process.returncode == 1
-    assert "the simulator fell over" in err
-    assert out.splitlines()[0].startswith("environments:Raising-v0")
-    assert not (tmp_path / "run" / "weights.safetensors").exists()
-    assert len(games_of(tmp_path / "run")) == 5
 
 
 def test_the_live_panel_on_a_terminal() -> None:

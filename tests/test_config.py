@@ -45,7 +45,7 @@ ALL = [ATARI, MINATAR, CARTPOLE, BASELINE, make_config("atari/pong", agent="dqn"
 NOT_IN_THE_PAPER = {
     "env", "agent", "seed", "device", "threads", "checkpoint_every", "memory.storage", "network.kind", "network.hidden",
     "optimizer.cuda_graph",
-    "minatar.sticky", "minatar.ramping", "minatar.all_actions",
+    "minatar.sticky", "minatar.ramping", "minatar.all_actions", "env_args", "max_game_steps",
 }  # fmt: skip
 REMEDY = re.compile(
     r"; (give|raise|lower|set|use|choose|known here|perhaps you meant|undo)|"
@@ -214,6 +214,18 @@ REFUSED: list[tuple[RunConfig, dict[str, Any], list[str]]] = [
     (CARTPOLE, {"discount": float("nan")}, ["discount is nan"]),
     (CARTPOLE, {"flicker": -0.1}, ["flicker is -0.1", "from 0 to 1"]),
     (CARTPOLE, {"checkpoint_every": -1}, ["checkpoint_every is -1"]),
+    (CARTPOLE, {"max_game_steps": 0}, ["max_game_steps is 0"]),
+    (CARTPOLE, {"env_args": ["gravity"]}, ["env_args", "'gravity'", "name=value"]),
+    (CARTPOLE, {"env_args": ["=3"]}, ["env_args", "'=3'"]),
+    (CARTPOLE, {"env_args": ["a b=3"]}, ["env_args", "'a b=3'"]),
+    (CARTPOLE, {"env_args": ["g=1", "g=2"]}, ["env_args", "g twice"]),
+    (CARTPOLE, {"env_args": ["render_mode=human"]}, ["env_args", "render_mode"]),
+    (CARTPOLE, {"env_args": ["disable_env_checker=false"]}, ["env_args", "disable_env_checker"]),
+    (CARTPOLE, {"env_args": ["id=3"]}, ["env_args", "id"]),
+    (CARTPOLE, {"env_args": "g=1"}, ["env_args is 'g=1'", "a list of texts"]),
+    (CARTPOLE, {"env_args": [3]}, ["env_args is 3", "a text"]),
+    (ATARI, {"env_args": ["sticky=0"]}, ["env_args", "atari/pong", "atari.sticky"]),
+    (MINATAR, {"env_args": ["sticky=0"]}, ["env_args", "minatar/breakout", "minatar.sticky"]),
     (CARTPOLE, {"memory": {"capacity": 0}}, ["memory.capacity is 0"]),
     (CARTPOLE, {"memory": {"start": 0}}, ["memory.start is 0"]),
     (CARTPOLE, {"memory": {"history": 0}}, ["memory.history is 0"]),
@@ -331,6 +343,32 @@ def test_a_saved_config_with_a_missing_or_unknown_nested_setting_is_refused() ->
 def test_reading_checks_the_values_too() -> None:
     with pytest.raises(ConfigError, match="steps is 0"):
         from_dict({**to_dict(CARTPOLE), "steps": 0})
+
+
+# --- arguments of an environment --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("continuous=true", True),
+        ("gravity=-5.0", -5.0),
+        ("size=3", 3),
+        ("level=null", None),
+        ('goal=[1, {"a": 2}]', [1, {"a": 2}]),
+        ('name="3"', "3"),
+        ("map_name=8x8", "8x8"),
+        ("path=a=b", "a=b"),
+        ("nothing=", ""),
+        ("True=True", "True"),  # Python's spelling is not JSON's; it stays text
+        ("brackets=" + "[" * 100_000, "[" * 100_000),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_arguments_are_read_as_json_or_as_text(argument: str, value: Any) -> None:
+    config = override(CARTPOLE, {"env_args": [argument]})
+    assert config.env_arguments == {argument.partition("=")[0]: value}
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
 
 # --- edges that are allowed -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lambda_replay.config import AtariConfig
 from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.interface import Step
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, EnvironmentFault
 
 
 def new_emulator(game: str) -> ALEInterface:
@@ -288,3 +288,14 @@ def test_a_missing_package_is_one_sentence(package: str, monkeypatch: pytest.Mon
         ConfigError, match=rf"need the package {package}, which is missing; install lambda-replay\[atari\]"
     ):
         Atari("pong", AtariConfig())
+
+
+def test_what_the_emulator_raises_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise cv2.error("no memory for a matrix")
+
+    environment = Atari("pong", AtariConfig())
+    environment.reset(0)
+    monkeypatch.setattr(cv2, "resize", fail)
+    with pytest.raises(EnvironmentFault, match="atari/pong raised error: no memory for a matrix"):
+        environment.step(0)

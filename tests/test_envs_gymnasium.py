@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from numpy.testing import assert_array_equal
+from small_runs import small_config, train_to_end
 
 from lambda_replay.config import RunConfig, override
 from lambda_replay.envs import make_environment
@@ -20,7 +24,7 @@ from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.envs.minatar import MinAtar
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.presets import make_config
 
 
@@ -68,14 +72,82 @@ SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "Flags-v0": (spaces.Box(0, 1, shape=(2,), dtype=np.bool_), spaces.Discrete(2)),
     "Continuous-v0": (VECTOR, spaces.Box(-1, 1, shape=(1,))),
     "Several-v0": (VECTOR, spaces.MultiDiscrete([2, 3])),
-    "Dictionary-v0": (spaces.Dict({"a": VECTOR}), spaces.Discrete(2)),
-    "Numbered-v0": (spaces.Discrete(16), spaces.Discrete(2)),
-    "Scalar-v0": (spaces.Box(-1, 1, shape=()), spaces.Discrete(2)),
+    "Text-v0": (spaces.Text(5), spaces.Discrete(2)),
+    "Sequence-v0": (spaces.Sequence(spaces.Discrete(3)), spaces.Discrete(2)),
+    "Graph-v0": (spaces.Graph(VECTOR, None), spaces.Discrete(2)),
+    "Letter-v0": (spaces.Dict({"a": VECTOR, "b": spaces.Tuple([spaces.Text(5)])}), spaces.Discrete(2)),
 }
 
 
-def register(name: str, creator: Any, **arguments: Any) -> None:
-    gymnasium.register(name, entry_point=creator, kwargs=arguments)
+class Telling(gymnasium.Env[Any, Any]):
+    """Observes what it is told to, and rewards with it too, whatever its space says; or raises it."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    action_space = spaces.Discrete(2)
+
+    def __init__(
+        self,
+        space: spaces.Space[Any] = VECTOR,
+        observation: Any = (0.0, 0.0),
+        reward: Any = 0.0,
+        raised: tuple[str, BaseException] | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.observation_space, self._observation, self._reward = space, observation, reward
+        self._raised, self.render_mode = raised, render_mode
+        self._raise_in("constructor")
+
+    def _raise_in(self, place: str) -> None:
+        if self._raised is not None and self._raised[0] == place:
+            raise self._raised[1]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._raise_in("reset")
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._raise_in("step")
+        return self._observation, self._reward, False, False, {}
+
+    def render(self) -> Any:
+        self._raise_in("render")
+        return None
+
+    def close(self) -> None:
+        self._raise_in("close")
+
+
+class OldReset(Telling):
+    def reset(self) -> Any:  # type: ignore[override]
+        return self._observation
+
+
+class ResetOfOne(Telling):
+    def reset(self, **options: Any) -> Any:
+        return self._observation  # without an info; two numbers, which would pass as a pair
+
+
+class StepOfFour(Telling):
+    def step(self, action: Any) -> Any:
+        return self._observation, 0.0, False, {}
+
+
+class Creaking(gymnasium.Env[Any, Any]):
+    """Its constructor raises a TypeError of its own."""
+
+    def __init__(self, size: int = 1) -> None:
+        len(size)  # type: ignore[arg-type]
+
+
+class Hiding(gymnasium.Env[Any, Any]):
+    """Passes all its arguments on."""
+
+    def __init__(self, **arguments: Any) -> None:
+        Creaking(**arguments)
+
+
+def register(name: str, creator: Any, max_episode_steps: int | None = None, **arguments: Any) -> None:
+    gymnasium.register(name, entry_point=creator, max_episode_steps=max_episode_steps, kwargs=arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -86,16 +158,40 @@ def tiny_environments() -> Iterator[None]:
     register("Blind-v0", TinyWithoutPictures, observations=VECTOR, actions=spaces.Discrete(2))
     register("NeedsArguments-v0", NeedsArguments)
     register("Misplaced-v0", "a_package_nobody_has:Env")
+    register("OldReset-v0", OldReset)
+    register("ResetOfOne-v0", ResetOfOne, observation=np.zeros(2))
+    register("StepOfFour-v0", StepOfFour)
+    register("StepOfFourInTime-v0", StepOfFour, max_episode_steps=10)
+    register("Creaking-v0", Creaking)
+    register("Hiding-v0", Hiding)
     yield
     gymnasium.registry.clear()
     gymnasium.registry.update(before)
 
 
-def refusal(env_id: str) -> str:
+def refusal(env_id: str, arguments: dict[str, Any] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
-        GymnasiumEnvironment(env_id)
+        GymnasiumEnvironment(env_id, arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def telling(**arguments: Any) -> GymnasiumEnvironment:
+    register("Telling-v0", Telling, **arguments)
+    return GymnasiumEnvironment("Telling-v0")
+
+
+def play_one_step(environment: GymnasiumEnvironment) -> float:
+    environment.reset(0)
+    return environment.step(1).reward
+
+
+def fault_of(action: Callable[[], Any]) -> EnvironmentFault:
+    """The fault of an environment, which is one sentence."""
+    with pytest.raises(EnvironmentFault) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return caught.value
 
 
 def test_cartpole_is_truncated_at_500_steps_and_terminated_before() -> None:
@@ -198,9 +294,10 @@ def test_environments_without_pictures_say_so() -> None:
         ("Continuous-v0", "Continuous-v0 has Box actions, but Q-values are for Discrete ones"),
         ("Pendulum-v1", "Pendulum-v1 has Box actions"),
         ("Several-v0", "Several-v0 has MultiDiscrete actions"),
-        ("Dictionary-v0", "Dictionary-v0 has Dict observations"),
-        ("Numbered-v0", "Numbered-v0 has Discrete observations"),
-        ("Scalar-v0", "Scalar-v0 has Box observations of shape ()"),
+        ("Text-v0", "Text-v0 has Text observations, but Text cannot become a vector"),
+        ("Sequence-v0", "Sequence-v0 has Sequence observations"),
+        ("Graph-v0", "Graph-v0 has Graph observations"),
+        ("Letter-v0", "Letter-v0 has Dict observations, but Text cannot become a vector"),
     ],
 )
 def test_spaces_that_do_not_fit(env_id: str, sentence: str) -> None:
@@ -232,15 +329,258 @@ def test_names_that_lead_nowhere(env_id: str, sentence: str) -> None:
     assert sentence in refusal(env_id)
 
 
-def test_an_environment_that_breaks_its_own_space_is_named() -> None:
-    def broken() -> gymnasium.Env[Any, Any]:
-        env = Tiny(VECTOR, spaces.Discrete(2))
-        env.observation_space = spaces.Box(-1, 1, shape=(3,))
-        return env
+# --- observations that are no arrays ----------------------------------------------------------------------------------
 
-    register("Broken-v0", broken)
-    with pytest.raises(ConfigError, match=r"Broken-v0 gave an observation of shape \(2,\)"):
-        GymnasiumEnvironment("Broken-v0").reset(0)
+NUMBER = spaces.Box(-9, 9, shape=())
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "stored"),
+    [
+        (spaces.Discrete(4), 2, [0, 0, 1, 0]),
+        (spaces.Discrete(3, start=-1), np.int64(-1), [1, 0, 0]),
+        (spaces.MultiBinary(3), np.array([1, 0, 1]), [1, 0, 1]),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
+        (NUMBER, 2.5, [2.5]),
+        (spaces.Tuple([spaces.Discrete(2), NUMBER]), (1, -3.0), [0, 1, -3]),
+        (spaces.Dict({"b": spaces.Discrete(2), "a": VECTOR}), {"b": 0, "a": [7.0, 8.0]}, [7, 8, 1, 0]),  # by name
+        (spaces.Dict({"a": spaces.Tuple([NUMBER, NUMBER])}), {"a": (1, 2)}, [1, 2]),
+    ],
+    ids=str,
+)
+def test_observations_are_flattened(space: spaces.Space[Any], observation: Any, stored: list[float]) -> None:
+    environment = telling(space=space, observation=observation)
+    assert environment.spec.observation_shape == (len(stored),)
+    assert environment.spec.observation_dtype == np.float32
+    assert not environment.spec.has_pixels
+    first = environment.reset(0)
+    assert first.dtype == np.float32
+    assert_array_equal(first, stored)
+    assert_array_equal(environment.step(0).observation, stored)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "words"),
+    [
+        (VECTOR, np.zeros(3), "an observation of shape (3,), but its space has shape (2,)"),
+        (VECTOR, None, "an observation of shape ()"),
+        (VECTOR, np.array([0, np.nan]), "an observation that is not a number"),
+        (NUMBER, np.inf, "an observation that is not a number"),
+        (spaces.Discrete(4), 4, "the observation 4, which is not in its space Discrete(4)"),
+        (spaces.Discrete(4), -1, "the observation -1"),  # else the one-hot code of 3
+        (spaces.Tuple([spaces.Discrete(2), NUMBER]), (1,), "the observation (1,)"),
+        (spaces.Dict({"a": NUMBER}), {"b": 1.0}, "the observation {'b': 1.0}"),
+        (spaces.Dict({"a": VECTOR}), {"a": 1.0}, "the observation {'a': 1.0}"),
+        (
+            spaces.Box(0, 255, shape=(2, 2), dtype=np.uint8),
+            np.full((2, 2), 300),
+            "an observation of int64 numbers that do not fit in uint8",
+        ),
+    ],
+    ids=str,
+)
+def test_an_observation_outside_of_its_space_is_a_fault(space: spaces.Space[Any], observation: Any, words: str) -> None:
+    environment = telling(space=space, observation=observation)
+    assert f"Telling-v0 returned {words}" in str(fault_of(lambda: environment.reset(0)))
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Blackjack", "Taxi", "CliffWalking"])
+def test_gymnasiums_own_games_of_whole_numbers_are_trained(name: str, tmp_path: Path) -> None:
+    env = max(key for key in gymnasium.registry if re.fullmatch(rf"{name}-v\d+", key))
+    config = small_config(env, steps=240)
+    train_to_end(tmp_path / "run", config)
+    sizes = {"FrozenLake": 16, "Blackjack": 32 + 11 + 2, "Taxi": 500, "CliffWalking": 48}
+    assert make_environment(config).spec.observation_shape == (sizes[name],)
+
+
+# --- what an environment does wrong -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("it fell over\nand broke"), "RuntimeError: it fell over ("),
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device ("),
+        (SystemExit(0), "SystemExit: 0 ("),
+        (AssertionError(), "AssertionError ("),
+        (ValueError("x" * 1_000), f"ValueError: {'x' * 200}… ("),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("place", ["constructor", "reset", "step", "render", "close"])
+def test_whatever_an_environment_raises_is_a_fault(place: str, error: BaseException, words: str) -> None:
+    def use() -> None:
+        environment = telling(raised=(place, error))
+        play_one_step(environment)
+        if place == "render":
+            environment.render()
+        environment.close()
+
+    fault = fault_of(use)
+    assert f"Telling-v0 raised {words}" in str(fault)
+    line = inspect.getsourcelines(Telling._raise_in)[1] + 2
+    assert f"({__file__}:{line}); repair the environment" in str(fault)
+    assert type(fault.__cause__) is type(error)
+    assert fault.__cause__ is not None
+    assert (
+        traceback.extract_tb(fault.__cause__.__traceback__)[0].filename == __file__
+    )  # no frame of ours, nor any other
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
+@pytest.mark.parametrize("place", ["constructor", "reset", "step"])
+def test_what_is_not_the_environments_passes(place: str, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        play_one_step(telling(raised=(place, error)))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "sentence"),
+    [
+        ("OldReset-v0", r"OldReset-v0 failed with TypeError: .*'seed'; repair the environment: reset\(seed=…\) must"),
+        ("ResetOfOne-v0", r"ResetOfOne-v0 returned one value \(ndarray\) from reset; .*: reset\(seed=…\) must return"),
+        (
+            "StepOfFour-v0",
+            r"StepOfFour-v0 returned 4 values from step; .*: step\(action\) must return observation, rew",
+        ),
+        ("StepOfFourInTime-v0", r"failed with ValueError: not enough values .*, and step\(action\) must return"),
+    ],
+)
+def test_an_old_interface_is_a_fault_that_names_the_new_one(env_id: str, sentence: str) -> None:
+    fault = fault_of(lambda: play_one_step(GymnasiumEnvironment(env_id)))
+    assert re.search(sentence, str(fault))
+    assert fault.__cause__ is None  # none of the environment's code was running
+
+
+@pytest.mark.parametrize("reward", [None, "1", b"1", np.nan, -np.inf, [1.0, 2.0], np.array([1.0, 2.0]), 1j, 10**400])
+def test_a_reward_that_is_no_number_is_a_fault_that_shows_it(reward: Any) -> None:
+    fault = fault_of(lambda: play_one_step(telling(reward=reward)))
+    assert f"Telling-v0 returned the reward {reward!r}" in str(fault)
+
+
+@pytest.mark.parametrize("reward", [1, 1.0, True, np.float32(1), np.array(1), np.array([1.0]), np.array([[1]])])
+def test_a_reward_of_one_number_is_that_number(reward: Any) -> None:
+    number = play_one_step(telling(reward=reward))
+    assert (number, type(number)) == (1.0, float)
+
+
+def test_a_picture_that_is_none_is_a_fault() -> None:
+    environment = telling()
+    environment.reset(0)
+    assert "Telling-v0 returned NoneType from render" in str(fault_of(environment.render))
+
+
+MODULES = [
+    ("raise RuntimeError('no licence')\n", "raised RuntimeError: no licence ({file}:1)"),
+    ("import sys\nsys.exit()\n", "raised SystemExit ({file}:2)"),
+    ("from json import nothing\n", "raised ImportError: cannot import name 'nothing' from 'json'"),
+    ("def f(:\n", "failed with SyntaxError: invalid syntax (a_wrong_module.py, line 1); repair the environment."),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), MODULES, ids=[text for text, _ in MODULES])
+def test_what_a_module_raises_on_import_is_a_fault(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a_wrong_module.py"
+    file.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    fault = fault_of(lambda: GymnasiumEnvironment("a_wrong_module:Env-v0"))
+    assert f"a_wrong_module:Env-v0 {words.format(file=file)}" in str(fault)
+
+
+def test_a_package_that_a_module_misses_is_the_users_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_needy_module.py").write_text("import a_package_nobody_has\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "needs a package that is missing (No module named 'a_package_nobody_has'" in refusal("a_needy_module:E-v0")
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_reach_the_environment_and_the_one_that_draws() -> None:
+    environment = GymnasiumEnvironment("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False})
+    assert environment.spec.observation_shape == (64,)
+    environment.reset(0)
+    environment.step(2)  # to the right, without slipping
+    environment.render()
+    assert_array_equal(environment.step(2).observation.nonzero()[0], [2])
+
+
+def test_arguments_of_the_config_reach_the_environment() -> None:
+    config = override(make_config("CartPole-v1"), {"env_args": ["sutton_barto_reward=true", "max_episode_steps=3"]})
+    environment = make_environment(config)
+    environment.reset(0)
+    steps = [environment.step(action) for action in (0, 1, 0)]
+    assert [step.reward for step in steps] == [0.0, 0.0, 0.0]  # Sutton & Barto pay −1 at the end alone
+    assert [step.truncated for step in steps] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments", "words"),
+    [
+        ("CartPole-v1", {"length": 2}, "could not be made: CartPoleEnv.__init__() got an unexpected keyword argument"),
+        ("NeedsArguments-v0", {}, "'size'; give what it needs as env_args."),
+        ("Hiding-v0", {"colour": 2}, "unexpected keyword argument 'colour'; give env_args that it takes."),
+    ],
+)
+def test_arguments_that_an_environment_does_not_take(env_id: str, arguments: dict[str, Any], words: str) -> None:
+    assert words in refusal(env_id, arguments)
+
+
+def test_a_constructors_own_type_error_is_a_fault() -> None:
+    plain = fault_of(lambda: GymnasiumEnvironment("Creaking-v0"))
+    assert "Creaking-v0 raised TypeError: object of type 'int' has no len()" in str(plain)
+    assert str(plain).endswith("; repair the environment.")
+    given = fault_of(lambda: GymnasiumEnvironment("Creaking-v0", {"size": 2}))
+    assert str(given).endswith("; repair the environment, or give it other env_args.")
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("ALE/Pong-v5", "ALE/Pong-v5 is called atari/pong here; it has pictures of 84×84, 4 frames per step and no st"),
+        ("PongNoFrameskip-v4", "atari/pong"),
+        ("Pong-v4", "atari/pong"),
+        ("ALE/Pong-ram-v5", "atari/pong"),
+        ("SpaceInvadersDeterministic-v0", "atari/space_invaders"),
+        ("MsPacman-ramNoFrameskip-v4", "atari/ms_pacman"),
+        ("MinAtar/Breakout-v1", "MinAtar/Breakout-v1 is called minatar/breakout here; it has sticky actions"),
+        ("MinAtar/SpaceInvaders-v0", "minatar/space_invaders"),
+        ("ALE/Pnog-v5", "did you mean atari/pong?"),
+        ("Blackjack-v0", "did you mean Blackjack-v1?"),  # a game of Atari too
+    ],
+)
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_other_peoples_names_of_our_games_lead_to_ours(env_id: str, words: str, is_imported: bool) -> None:
+    """Whether or not somebody has imported ale-py, which registers its names."""
+    if is_imported:
+        gymnasium.register("ALE/Pong-v5", "ale_py.env:AtariEnv")
+        gymnasium.register("Pong-v4", "ale_py.env:AtariEnv")
+    assert words in refusal(env_id)
+
+
+def test_a_game_of_the_users_own_may_have_such_a_name() -> None:
+    register("Pong-v9", Tiny, observations=VECTOR, actions=spaces.Discrete(2))
+    assert GymnasiumEnvironment("Pong-v9").spec.num_actions == 2
+
+
+def test_a_module_beside_the_user_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_module_here.py").write_text(
+        "import gymnasium\ngymnasium.register('Here-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    path = [place for place in sys.path if place not in ("", str(tmp_path))]
+    monkeypatch.setattr(sys, "path", list(path))
+    GymnasiumEnvironment("CartPole-v1")
+    assert sys.path == path  # nothing is added for an id without a module
+    assert GymnasiumEnvironment("a_module_here:Here-v0").spec.num_actions == 2
+    sys.modules.pop("a_module_here")
 
 
 def test_a_package_is_imported_before_its_environment_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import minatar
 import numpy as np
@@ -15,7 +16,7 @@ from lambda_replay.config import MinAtarConfig
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment, Step
 from lambda_replay.envs.minatar import GAMES, MinAtar
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, EnvironmentFault
 
 NUM_CHANNELS = {"asterix": 4, "breakout": 4, "freeway": 7, "seaquest": 10, "space_invaders": 6}
 NUM_ACTIONS = {"asterix": 5, "breakout": 3, "freeway": 3, "seaquest": 6, "space_invaders": 4}
@@ -192,3 +193,20 @@ def test_flicker_leaves_the_picture_for_people_alone() -> None:
 def test_flicker_wants_a_probability() -> None:
     with pytest.raises(ConfigError, match=r"flicker is 1\.5; give a number from 0 to 1"):
         Flicker(MinAtar("breakout", MinAtarConfig()), 1.5)
+
+
+def test_what_a_game_raises_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of the same name, whose only game fails at its first step."""
+    file = tmp_path / "minatar" / "environments" / "breakout.py"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "minatar" / "__init__.py").touch()
+    original = Path(minatar.__file__).parent / "environments" / "breakout.py"
+    file.write_text(original.read_text() + "\n\ndef act(self, action):\n    raise OSError('no board')\nEnv.act = act\n")
+    monkeypatch.delitem(sys.modules, "minatar")
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = MinAtar("breakout", MinAtarConfig())
+    environment.reset(0)
+    with pytest.raises(
+        EnvironmentFault, match=r"minatar/breakout raised OSError: no board \(.*breakout\.py:\d+\); repair"
+    ):
+        environment.step(0)

@@ -413,18 +413,19 @@ def test_games_of_several_streams_are_numbered_as_they_end() -> None:
         ("InfiniteObservation-v0", "an observation that is not a number"),
         ("NanReward-v0", "the reward nan"),
         ("InfiniteReward-v0", "the reward inf"),
-        ("NoReward-v0", "the reward"),
+        ("NoReward-v0", "the reward None"),
+        ("FourValues-v0", "4 values from step"),
     ],
 )
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_what_is_not_a_number_stops_the_run_and_is_told_with_its_step(env: str, words: str, num_envs: int) -> None:
+def test_a_wrong_value_stops_the_run_and_is_told_with_its_step(env: str, words: str, num_envs: int) -> None:
     """Each environment misbehaves at its own step 100; the first one is then at step 100 times their number."""
     config = tiny_config(f"environments:{env}", envs=num_envs)
     loop = make_loop(config, [GymnasiumEnvironment(env) for _ in range(num_envs)])
     with pytest.raises(EnvironmentFault) as caught:
         list(loop.run())
     sentence = str(caught.value)
-    assert f"environments:{env} returned {words}" in sentence
+    assert f"{env} returned {words}" in sentence
     assert f"at step {100 * num_envs};" in sentence
     assert "\n" not in sentence
     assert loop.step == 100 * num_envs
@@ -434,16 +435,29 @@ def test_what_is_not_a_number_stops_the_run_and_is_told_with_its_step(env: str, 
     assert loop.num_games == 5 * num_envs  # games of 20 steps: five of them ended on each stream before that
 
 
-class NeverANumber:
-    """Even its first observation is none."""
+class Falling:
+    """Raises a fault in its ``at``-th call, whether that is a reset or a step; its games end after 20 steps."""
 
     spec = EnvironmentSpec((2,), np.dtype(np.float32), 2, ("a", "b"))
 
+    def __init__(self, at: int) -> None:
+        self._left, self._length = at, 0
+
     def reset(self, seed: int) -> Observation:
-        return np.array([0, np.nan], dtype=np.float32)
+        self._count()
+        self._length = 0
+        return np.zeros(2, dtype=np.float32)
 
     def step(self, action: int) -> Step:
-        raise AssertionError("never reached")
+        self._count()
+        self._length += 1
+        is_over = self._length == 20
+        return Step(np.zeros(2, dtype=np.float32), 0.0, False, is_over, is_over, 0.0)
+
+    def _count(self) -> None:
+        if self._left == 0:
+            raise EnvironmentFault("Falling-v0 fell over")
+        self._left -= 1
 
     def render(self) -> NDArray[np.uint8]:
         raise AssertionError("never reached")
@@ -451,15 +465,58 @@ class NeverANumber:
     def close(self) -> None: ...
 
 
-def test_the_first_observation_is_checked_too() -> None:
-    with pytest.raises(EnvironmentFault, match="at step 0"):
-        list(make_loop(tiny_config("NeverANumber-v0"), [NeverANumber()]).run())
+@pytest.mark.parametrize(("at", "step"), [(0, 0), (1, 0), (20, 19), (21, 19), (22, 20), (43, 40)])
+def test_a_fault_is_told_with_its_step_in_a_reset_too(at: int, step: int) -> None:
+    """Calls 0, 21 and 42 are resets, the last two after the steps 19 and 39 that ended a game."""
+    with pytest.raises(EnvironmentFault) as caught:
+        list(make_loop(tiny_config("Falling-v0"), [Falling(at)]).run())
+    assert str(caught.value) == f"Falling-v0 fell over at step {step}; repair the environment."
 
 
-def test_an_error_of_the_environments_own_is_passed_on() -> None:
+def test_a_fault_of_the_second_environment_is_told_with_its_own_step() -> None:
+    with pytest.raises(EnvironmentFault, match="at step 7;"):  # 0 and 1, 2 and 3, 4 and 5, 6 and 7
+        list(make_loop(tiny_config("Falling-v0", envs=2), [Falling(100), Falling(4)]).run())
+
+
+def test_a_fault_in_a_played_game_is_told_with_its_seed() -> None:
+    with pytest.raises(EnvironmentFault, match="at step 3 of the game with seed 5; repair"):
+        play(Falling(4), lambda states: np.zeros((1, 2), dtype=np.float32), history=1, epsilon=0.0, seed=5)
+
+
+def test_an_error_of_the_environments_own_is_a_fault_with_its_cause() -> None:
     loop = make_loop(tiny_config("environments:Raising-v0"), [GymnasiumEnvironment("Raising-v0")])
-    with pytest.raises(RuntimeError, match="the simulator fell over"):
+    with pytest.raises(EnvironmentFault, match=r"RuntimeError: the simulator fell over \(.*\) at step 100;") as caught:
         list(loop.run())
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+# --- games without end ------------------------------------------------------------------------------------------------
+
+
+def test_a_game_that_does_not_end_is_truncated_and_begun_anew() -> None:
+    """At most 7 steps: "....T" ends by itself, the endless game after it does not; a lost life does not begin anew."""
+    _, loop, events = run_on_tape(scripted_config(max_game_steps=7), script="....T......L......L.....T" + "." * 100)
+    games = [event for event in events if isinstance(event, GameEnd)]
+    assert [(game.length, game.ended) for game in games[:5]] == [
+        (5, "terminated"),
+        (7, "terminated"),  # the life that is lost on the last step allowed
+        (7, "terminated"),
+        (6, "terminated"),
+        (7, "truncated"),
+    ]
+    assert [game.step for game in games[:5]] == [5, 12, 19, 25, 32]
+    memory = loop.agent.memory
+    slots = stored_steps(memory)
+    assert memory.actions[slots[31] + 1] == NO_ACTION  # the closing slot of the truncated game …
+    assert not memory.terminated[slots[31]]  # … from which a return bootstraps
+    assert max(len(game["actions"]) for game in loop.get_state()["games"]) < 7
+
+
+def test_a_limit_that_no_game_reaches_changes_nothing() -> None:
+    tape, _, events = run_on_tape(scripted_config())
+    other_tape, _, other_events = run_on_tape(scripted_config(max_game_steps=8))  # games of 5, 7 or 8 steps
+    assert outline(tape) == outline(other_tape)
+    assert events == other_events
 
 
 # --- playing without learning -----------------------------------------------------------------------------------------
@@ -494,7 +551,7 @@ def test_a_game_is_stopped_after_max_steps_wherever_lives_are_lost(script: str, 
     calls: list[int] = []
     environment = Scripted(script, NUM_ACTIONS)
     game = play(environment, impatient, history=1, epsilon=0.0, seed=0, max_steps=max_steps)
-    assert (game.length, game.ended) == (max_steps, "truncated")
+    assert (game.length, game.ended) == (max_steps, "stopped")
 
 
 def test_a_game_that_ends_by_itself_at_max_steps_ended_by_itself() -> None:

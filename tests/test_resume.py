@@ -5,6 +5,7 @@ What takes seconds is here; the same with many more kills, games and damages is 
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -93,8 +94,9 @@ def snapshot(run: Path) -> dict[str, bytes]:
         small_config("CartPole-v1", "dqn-lambda", 1, cache={"schedule": "concurrent"}, memory={"capacity": 400}),
         small_config("minatar/breakout", "dqn-lambda", 3),
         small_config("minatar/asterix", "dqn", 1),
+        small_config("CliffWalking-v1", "dqn-lambda", 2, max_game_steps=25),  # which has no end for a random walker
     ],
-    ids=["cartpole", "cartpole-dqn-3", "cartpole-concurrent", "minatar-3", "minatar-dqn"],
+    ids=["cartpole", "cartpole-dqn-3", "cartpole-concurrent", "minatar-3", "minatar-dqn", "endless"],
 )
 def test_a_run_killed_three_times_gives_the_same_bytes(server: Server, tmp_path: Path, config: RunConfig) -> None:
     """Killed once in the middle of saving something, once anywhere, once while it resumes."""
@@ -128,6 +130,20 @@ def test_atari_in_the_middle_of_a_game(tmp_path: Path) -> None:
     assert all(len(game["actions"]) > 10 for game in games)
     assert resume_to_end(tmp_path / "run") == []
     assert not differences(undisturbed, tmp_path / "run")
+
+
+def test_what_a_resume_repeats_of_an_endless_game_is_bounded(tmp_path: Path) -> None:
+    config = small_config("CliffWalking-v1", max_game_steps=50)
+    train_until(tmp_path / "run", config, 310)
+    for step in (240, 300):
+        (game,) = read_state(tmp_path / "run", step)["loop"]["games"]
+        assert len(game["actions"]) < 50
+    undisturbed = train_to_end(tmp_path / "undisturbed", config)
+    assert resume_to_end(tmp_path / "run") == []
+    assert not differences(undisturbed, tmp_path / "run")
+    rows = list(csv.DictReader((undisturbed / "episodes.csv").read_text().splitlines()))
+    assert {(row["length"], row["ended"]) for row in rows} >= {("50", "truncated")}
+    assert max(int(row["length"]) for row in rows) == 50
 
 
 @pytest.mark.parametrize("step", [0, 60, 119])

@@ -68,6 +68,19 @@ def config_of(study: Study, environment: str, arm: str) -> RunConfig:
 # What a file resolves to
 
 
+def test_arguments_of_an_environment_are_settings_like_others(tmp_path: Path) -> None:
+    given = EXAMPLE.replace("threads = 2\n", 'threads = 2\nenv_args = ["sutton_barto_reward=true"]\n')
+    study = read_study(write(tmp_path, given))
+    assert config_of(study, "CartPole-v1", "peng").env_arguments == {"sutton_barto_reward": True}
+    assert config_of(study, "CartPole-v1", "dqn").env_arguments == {}
+    for line, wrong in (
+        (8, EXAMPLE.replace("cache.size", 'env_args = ["a=1"]\ncache.size')),
+        (22, given.replace("=t", " t")),
+    ):
+        with pytest.raises(ConfigError, match=f"line {line}: env_args "):  # MinAtar takes none; no name=value
+            read_study(write(tmp_path, wrong))
+
+
 def test_runs_are_seeds_then_environments_then_arms(study: Study) -> None:
     assert [(run.seed, run.environment, run.arm) for run in study.runs] == [
         (seed, environment, arm)

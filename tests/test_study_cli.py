@@ -182,7 +182,9 @@ def test_killed_and_interrupted_with_one_worker_it_gives_the_same_bytes(finished
 def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without a key of the user's own too (trust.py): the study's file names the environment."""
     (tmp_path / "robots.py").write_text(ENVIRONMENTS)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "robots.py"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     file = tmp_path / "robots.toml"
     short = STUDY.replace("6_000", "300").replace("CartPole-v1", "robots:Broken-v0").partition("[arms.dqn]")[0]
@@ -190,7 +192,7 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
     file.write_text(short.replace("target =", "# ") + '[arms.peng]\nestimator = "peng:0.5"\n')
     finished = study("run", file, "--workers", "2", code=1)
     reason = "the arm of the robot is off"
-    assert f"robots:Broken-v0 · peng · seed 0 failed: OSError: {reason}" in finished.stderr
+    assert f"robots:Broken-v0 · peng · seed 0 failed: robots:Broken-v0 raised OSError: {reason} (" in finished.stderr
     assert "1 of 2 runs done" in finished.stdout
     broken, shaky = read_json(file)["runs"]
     assert (broken["state"], shaky["state"]) == ("failed", "finished")

@@ -1,4 +1,4 @@
-"""Checkpoints: saving a run so that it survives any crash, and finding what is sound; nothing read here can execute.
+"""Checkpoints: saving a run so that it survives any crash, and finding what is sound; no file read here holds code.
 
 A checkpoint is ``checkpoints/STEP/`` with weights, optimizer and ``state.json``, plus the part of the memory's own
 files that it relies on. Those are written in place and only once, so a checkpoint costs what is new. ``state.json``

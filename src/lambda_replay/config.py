@@ -6,6 +6,7 @@ The comment behind a field is its help text on the command line. "Paper" is Dale
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 import types
@@ -18,6 +19,7 @@ from lambda_replay.errors import ConfigError
 AgentName = Literal["dqn-lambda", "dqn"]
 Schedule = Literal["burst", "concurrent"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
+RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that no user may give
 T = TypeVar("T")
 
 
@@ -190,7 +192,8 @@ class MinAtarConfig:
 class RunConfig:
     """A complete run: the same config and seed give the same metrics, byte for byte, on the same machine's CPU."""
 
-    env: str  # atari/pong, minatar/breakout, CartPole-v1, or package:Env-v0 (any Gymnasium id)
+    env: str  # atari/pong, minatar/breakout, CartPole-v1, or package:Env-v0 (any Gymnasium id with discrete actions)
+    env_args: tuple[str, ...] = ()  # name=value arguments of a Gymnasium environment; values as in JSON, or else text
     agent: AgentName = "dqn-lambda"  # dqn-lambda: cached returns; dqn: target network, the paper's baseline
     estimator: str = "peng:0.75"  # return estimator; agent dqn takes nstep:n only; the paper's baseline nstep:3
     steps: int = 10_000_000  # agent steps, all environments together; paper 10,000,000
@@ -201,6 +204,7 @@ class RunConfig:
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
     threads: int | None = None  # arithmetic threads, which change the last bits; None: what suits machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
+    max_game_steps: int = 500_000  # agent steps of a game before it is truncated; bounds what a resume repeats
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     cache: CacheConfig | None = field(default_factory=CacheConfig)
     target: TargetConfig | None = None
@@ -211,7 +215,7 @@ class RunConfig:
     minatar: MinAtarConfig | None = None
 
     def __post_init__(self) -> None:
-        _require_positive("", self, "steps", "envs")
+        _require_positive("", self, "steps", "envs", "max_game_steps")
         if self.threads is not None:
             _require_positive("", self, "threads")
         _require_fraction("", self, "discount", "flicker")
@@ -227,9 +231,16 @@ class RunConfig:
             "the device would break the recording; leave one of them out.",
         )
         self._check_parts()
+        self._check_env_args()
         self._check_lock_step()
         if self.cache is not None:
             self._check_room_for_blocks(self.cache)
+
+    @property
+    def env_arguments(self) -> dict[str, Any]:
+        """``env_args`` as names and values: ``("gravity=-5.0", "mode=hard")`` is {"gravity": -5.0, "mode": "hard"}."""
+        pairs = (argument.partition("=") for argument in self.env_args)
+        return {name: _json_or_text(text) for name, _, text in pairs}
 
     @property
     def boundary_every(self) -> int:
@@ -262,6 +273,23 @@ class RunConfig:
             _require(part is not None or not wanted, f"the {name} settings are missing, which {owner} needs; {here}.")
             _require(part is None or wanted, f"the {name} settings belong to {owner} only; {here}.")
 
+    def _check_env_args(self) -> None:
+        names = [argument.partition("=")[0] for argument in self.env_args]
+        for argument, name in zip(self.env_args, names, strict=True):
+            is_pair = "=" in argument and name.isidentifier()
+            _require(is_pair, f"env_args has {argument!r}; give name=value, such as continuous=true or gravity=-5.0.")
+            _require(names.count(name) == 1, f"env_args gives {name} twice; give it once.")
+            _require(
+                name not in RESERVED,
+                f"env_args has {name}, which lambda-replay sets itself; give the environment's own arguments only.",
+            )
+        family = self.env.partition("/")[0]
+        _require(
+            not self.env_args or family not in ("atari", "minatar"),
+            f"env_args are for Gymnasium environments, and this is {self.env}; use the {family} settings, "
+            f"such as {family}.sticky.",
+        )
+
     def _check_lock_step(self) -> None:
         numbers = {"steps": self.steps, "memory.start": self.memory.start}
         if self.cache is not None:
@@ -287,6 +315,13 @@ class RunConfig:
                 f"{name} ({value}, over {self.envs} environments) is smaller than a block, which needs {needed} slots; "
                 f"raise it to {needed * self.envs} or lower cache.block_length ({cache.block_length}).",
             )
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
@@ -387,6 +422,6 @@ def _type_words(option: Any) -> str:
     if get_origin(option) is Literal:
         return " or ".join(repr(choice) for choice in get_args(option))
     if get_origin(option) is tuple:
-        return "a list of whole numbers"
+        return "a list of texts" if get_args(option)[0] is str else "a list of whole numbers"
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "none"}
     return words.get(option, "a table of settings")

@@ -10,7 +10,18 @@ class DivergenceError(ConfigError):
 
 
 class EnvironmentFault(RuntimeError):
-    """The environment gave something that is not a number; the run stops and keeps what it has."""
+    """The environment did something wrong; the run stops and keeps what it has.
+
+    Its cause, where there is one, is the exception of the environment's own code.
+    """
+
+    def __init__(self, did: str, remedy: str = "repair the environment") -> None:
+        super().__init__(did)
+        self.when = ""  # whoever plays the game knows the step, and says it here: "at step 100"
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{self.when and ' '}{self.when}; {self.remedy}."
 
 
 class DamageError(RuntimeError):

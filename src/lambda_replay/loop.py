@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,16 @@ from lambda_replay.randomness import RandomStreams
 
 SCORE_WINDOW = 100  # completed games whose mean is an agent's score; paper §5
 LARGEST_SEED = 2**31 - 1  # what every environment accepts
+
+
+@contextmanager
+def faults_told(when: Callable[[], str]) -> Iterator[None]:
+    """Add to a fault of the environment when it happened, which the environment itself does not know."""
+    try:
+        yield
+    except EnvironmentFault as fault:
+        fault.when = when()
+        raise
 
 
 class GameEnd(NamedTuple):
@@ -116,8 +126,7 @@ class Loop:
         memory = self.agent.memory
         actions, probs = self.agent.actor.act(memory.newest_states(), self.step)  # [streams] each
         for stream, (action, prob) in enumerate(zip(actions.tolist(), probs.tolist(), strict=True)):
-            step = self._environments[stream].step(action)
-            self._check(step, stream)
+            step = self._step(stream, action)
             memory.append(action, step.reward, step.observation, step.terminated, step.truncated, prob, stream)
             game = self._games[stream]
             game.actions.append(action)
@@ -130,6 +139,14 @@ class Loop:
                 )  # a life was lost: the game goes on, for learning it is a new one
         self.step += len(actions)
 
+    def _step(self, stream: int, action: int) -> Step:
+        """The environment's step; the last one that a game may have truncates it."""
+        with faults_told(lambda: f"at step {self.step + stream:,}"):
+            step = self._environments[stream].step(action)
+        if len(self._games[stream].actions) + 1 >= self._config.max_game_steps and not step.game_over:
+            return replace(step, truncated=True, game_over=True)
+        return step
+
     def _end(self, stream: int, ended: str) -> GameEnd:
         game = self._games[stream]
         event = GameEnd(self.num_games, self.step + stream + 1, stream, game.score, len(game.actions), game.seed, ended)
@@ -141,25 +158,10 @@ class Loop:
 
     def _new_game(self, stream: int) -> Game:
         game = Game(int(self._streams.envs[stream].integers(LARGEST_SEED)), self.agent.memory.written[stream])
-        observation = self._environments[stream].reset(game.seed)
-        self._check_observation(observation, stream)
+        with faults_told(lambda: f"at step {self.step + stream:,}"):
+            observation = self._environments[stream].reset(game.seed)
         self.agent.memory.begin(observation, stream)
         return game
-
-    def _check(self, step: Step, stream: int) -> None:
-        if not (math.isfinite(step.reward) and math.isfinite(step.score)):
-            raise EnvironmentFault(
-                f"{self._config.env} returned the reward {step.score} at step {self.step + stream}; "
-                "the run was stopped and what it had is kept."
-            )
-        self._check_observation(step.observation, stream)
-
-    def _check_observation(self, observation: NDArray[Any], stream: int) -> None:
-        if observation.dtype.kind == "f" and not np.isfinite(observation).all():
-            raise EnvironmentFault(
-                f"{self._config.env} returned an observation that is not a number at step {self.step + stream}; "
-                "the run was stopped and what it had is kept."
-            )
 
     def get_state(self) -> dict[str, Any]:
         """Everything of the loop itself, as plain values for JSON."""
@@ -180,7 +182,8 @@ class Loop:
         self.recent_scores = deque(state["recent_scores"], maxlen=SCORE_WINDOW)
         self.recent_lengths = deque(state["recent_lengths"], maxlen=SCORE_WINDOW)
         self._games = [Game(**game) for game in state["games"]]
-        restarted = [stream for stream in range(self._config.envs) if not self._replays(stream)]
+        with faults_told(lambda: f"in playing the games again that were open at step {self.step:,}"):
+            restarted = [stream for stream in range(self._config.envs) if not self._replays(stream)]
         for stream in restarted:
             self.agent.memory.abandon(stream)
             self._games[stream] = self._new_game(stream)
@@ -218,7 +221,7 @@ class PlayedGame(NamedTuple):
     score: float
     length: int
     seed: int
-    ended: str
+    ended: str  # "terminated", "truncated", or "stopped" after max_steps
 
 
 def play(
@@ -233,26 +236,27 @@ def play(
 ) -> PlayedGame:
     """Play one game ε-greedily without learning; ``on_frame`` is called at every state, the last included.
 
-    A game longer than ``max_steps`` is stopped there and counts as truncated.
+    A game longer than ``max_steps`` is stopped there.
     """
     rng = np.random.default_rng(seed)
     spec = environment.spec
     memory = ReplayMemory(history + 1, spec.observation_shape, spec.observation_dtype, history)
-    memory.begin(environment.reset(seed))
     score, length, ended = 0.0, 0, ""
-    while not ended:
+    with faults_told(lambda: f"at step {length:,} of the game with seed {seed}"):
+        memory.begin(environment.reset(seed))
+        while not ended:
+            if on_frame is not None:
+                on_frame()
+            actions, _ = epsilon_greedy(q_function(memory.newest_states()), epsilon, rng)
+            step = environment.step(int(actions[0]))
+            memory.append(int(actions[0]), step.reward, step.observation, step.terminated, step.truncated)
+            score, length = score + step.score, length + 1
+            if step.game_over:
+                ended = "terminated" if step.terminated else "truncated"
+            elif length == max_steps:
+                ended = "stopped"
+            elif step.terminated or step.truncated:
+                memory.begin(step.observation)
         if on_frame is not None:
             on_frame()
-        actions, _ = epsilon_greedy(q_function(memory.newest_states()), epsilon, rng)
-        step = environment.step(int(actions[0]))
-        memory.append(int(actions[0]), step.reward, step.observation, step.terminated, step.truncated)
-        score, length = score + step.score, length + 1
-        if step.game_over:
-            ended = "terminated" if step.terminated else "truncated"
-        elif length == max_steps:
-            ended = "truncated"
-        elif step.terminated or step.truncated:
-            memory.begin(step.observation)
-    if on_frame is not None:
-        on_frame()
     return PlayedGame(score, length, seed, ended)

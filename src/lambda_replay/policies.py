@@ -14,6 +14,7 @@ from lambda_replay.files import load_tensors
 from lambda_replay.learner import Learner, find_device, set_threads
 from lambda_replay.networks import make_network
 from lambda_replay.runs import WEIGHTS, is_diverged, read_config
+from lambda_replay.trust import MayImport, check_trust, refuse
 
 STOPPED_WEIGHTS = "weights-stopped.safetensors"  # of a run that its environment made impossible to finish
 
@@ -27,9 +28,13 @@ class Policy(NamedTuple):
     step: int | None  # of the checkpoint the weights come from; None: they are the final ones
 
 
-def load_policy(path: Path) -> Policy:
-    """The final weights of a run, those it had when its environment failed, or those of its newest checkpoint."""
+def load_policy(path: Path, may_import: MayImport = refuse) -> Policy:
+    """The final weights of a run, those it had when its environment failed, or those of its newest checkpoint.
+
+    ``may_import`` is asked before the module of an environment is imported for a run that this user did not create.
+    """
     config = read_config(path)
+    check_trust(path, config, may_import)
     environment = make_environment(config)
     spec = environment.spec
     set_threads(choose_threads(config, spec))

@@ -56,6 +56,7 @@ from lambda_replay.runs import (
     read_provenance,
     record_divergence,
 )
+from lambda_replay.trust import MayImport, check_trust, refuse, sign
 
 OnEvent = Callable[[Event], None]
 Say = Callable[[str], None]
@@ -113,7 +114,9 @@ class Run:
         if self.log is not None:
             self.log.close()
         for environment in self._environments:
-            environment.close()
+            # An environment that fails now can spoil nothing any more, and must not hide how the run itself ended.
+            with suppress(EnvironmentFault):
+                environment.close()
 
     def restore(self, checkpoint: Checkpoint) -> list[int]:
         """Go back to a sound checkpoint; the streams whose environment could not repeat its game."""
@@ -252,7 +255,7 @@ def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *
     check_agent(config, spec, network)
     check_room(config, spec, path)
     config = replace(config, threads=choose_threads(config, spec, network))  # a number, whatever machine resumes it
-    lock = create_run(path, config, keep_memory=keep_memory)
+    lock = create_run(path, config, keep_memory=keep_memory, signature=sign(config))
     try:
         return Run(path, config, environments=environments, network=network, lock=lock, recorded=config)
     except BaseException:
@@ -269,12 +272,15 @@ def resume_run(
     device: Device | None = None,
     threads: int | None = None,
     keep_memory: bool = False,
+    may_import: MayImport = refuse,
 ) -> Run:
     """The run of a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
 
     ``say`` is told of everything that is not sound. ``device`` and ``threads``: others than the run's own so far.
+    ``may_import`` is asked before the module of an environment is imported for a run that this user did not create.
     """
     recorded = read_config(path)
+    check_trust(path, recorded, may_import)
     with ExitStack() as on_failure:
         lock = RunLock(path)
         on_failure.callback(lock.release)
@@ -300,6 +306,7 @@ def resume_run(
         if checkpoint is not None:
             keep_checkpoints(path, checkpoint.step)
             _restore(run, checkpoint, say)
+        (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run goes on, and its checkpoints will be newer
         on_failure.pop_all()
         return run
 

@@ -39,8 +39,11 @@ MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
 
 
-def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False) -> RunLock:
-    """Make the run's directory with its provenance and config, locked from the start; no run may be there yet."""
+def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, signature: str | None = None) -> RunLock:
+    """Make the run's directory with its provenance and config, locked from the start; no run may be there yet.
+
+    ``signature`` is what trust.py knows its user's own runs by.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         taken = {entry.name for entry in path.iterdir()} - BEGINNINGS
@@ -54,7 +57,7 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False) -> R
     try:
         if (path / CONFIG).exists():  # another process was quicker
             raise ConfigError(f"{path} exists already; give another --out, or go on with: lambda-replay resume {path}")
-        values = {**provenance(config), "keep_memory": keep_memory, "config": to_dict(config)}
+        values = {**provenance(config), "keep_memory": keep_memory, "signature": signature, "config": to_dict(config)}
         _write_json(path / PROVENANCE, values)
         _write_json(path / CONFIG, to_dict(config))  # last: a directory with a config is a run
         sync_directory(path.parent)

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass
 
 from lambda_replay.cli.options import check_play_options, parse, split_path
+from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
 from lambda_replay.policies import load_policy
@@ -20,7 +21,8 @@ class EvaluateOptions:
     games: int = 20  # whole games to play
     epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
     seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
-    max_steps: int | None = None  # agent steps after which a game is stopped; by default the environment's own limit
+    max_steps: int = 27_000  # agent steps after which a game is stopped; 27,000 are Atari's usual 108,000 frames
+    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
     json: bool = False  # one JSON object on standard output
 
 
@@ -31,7 +33,7 @@ def run(arguments: list[str]) -> int:
     if options.games < 1:
         raise ConfigError(f"--games is {options.games}; give 1 or more.")
     check_play_options(options.epsilon, options.seed, options.max_steps)
-    policy = load_policy(path)
+    policy = load_policy(path, asking(options.trust))
     rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     games = []
     for number in range(options.games):
@@ -47,6 +49,10 @@ def run(arguments: list[str]) -> int:
         if not options.json:
             print(f"game {number + 1:>3}: score {game.score:g}, {game.length} steps, {game.ended}", flush=True)
     print(json.dumps(_summary(games), allow_nan=False) if options.json else _sentence(games))
+    stopped = _num_stopped(games)
+    if stopped and not options.json:
+        which = "1 game was" if stopped == 1 else f"{stopped} games were"
+        print(f"{which} stopped after {options.max_steps:,} steps, before the end; raise --max-steps to play on")
     return 0
 
 
@@ -54,6 +60,7 @@ def _summary(games: list[PlayedGame]) -> dict[str, object]:
     scores = [game.score for game in games]
     return {
         "games": len(games),
+        "stopped": _num_stopped(games),
         "score_mean": statistics.fmean(scores),
         "score_standard_error": _standard_error(scores),
         "score_median": statistics.median(scores),
@@ -71,6 +78,10 @@ def _sentence(games: list[PlayedGame]) -> str:
         f"mean score of {len(games)} games: {statistics.fmean(scores):.4g}{spread}, "
         f"median {statistics.median(scores):.4g}, from {min(scores):.4g} to {max(scores):.4g}"
     )
+
+
+def _num_stopped(games: list[PlayedGame]) -> int:
+    return sum(game.ended == "stopped" for game in games)
 
 
 def _standard_error(scores: list[float]) -> float | None:

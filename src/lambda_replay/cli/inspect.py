@@ -12,6 +12,7 @@ from lambda_replay.analysis.inspection import draw_block
 from lambda_replay.cache import make_block
 from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.cli.train import title_of
+from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.loop import LARGEST_SEED
 from lambda_replay.memory import ReplayMemory
@@ -29,6 +30,7 @@ class InspectOptions:
     epsilon: float | None = None  # of the games played for it; by default the run's final ε
     seed: int | None = None  # of the games; by default that of the run
     out: Path | None = None  # by default inspect.png in the run's directory
+    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:
@@ -39,7 +41,7 @@ def run(arguments: list[str]) -> int:
         raise ConfigError(f"--length is {options.length}; give 2 or more agent steps.")
     check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
-    policy = load_policy(path)
+    policy = load_policy(path, asking(options.trust))
     config = policy.config
     memory, slots = _play_block(policy, options)
     block = make_block(memory, slots, memory.transitions(slots), policy.learner.q_values, discount=config.discount)

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
@@ -42,9 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _run(arguments)
-    except (ConfigError, DamageError, EnvironmentFault) as error:
+    except (ConfigError, DamageError) as error:
         _say(str(error))
         return MISTAKE
+    except EnvironmentFault as fault:
+        if fault.__cause__ is not None:  # for whoever wrote the environment: only its own part of the traceback
+            traceback.print_exception(fault.__cause__)
+        _say(str(fault))
+        return FAULT
     except BrokenPipeError:  # whoever read the output has had enough
         return DONE
     except OSError as error:
@@ -85,7 +91,8 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "ENV is atari/pong, minatar/breakout, CartPole-v1, or package:Env-v0 (any Gymnasium id).",
+            "ENV is atari/pong, minatar/breakout, or any Gymnasium id with discrete actions:",
+            "CartPole-v1, or package:Env-v0 for one in a package or file of yours.",
             "Every command has --help.",
         ]
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 from lambda_replay.checkpoints import MAX_THREADS
 from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.train import conduct, load_tensorboard, tidy
+from lambda_replay.cli.trust import asking
 from lambda_replay.config import Device
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.runner import Run, resume_run
 from lambda_replay.runs import RunLock, is_finished, read_config
 
@@ -23,6 +24,7 @@ class ResumeOptions:
     threads: int | None = None  # another number of arithmetic threads than so far; changes the last bits
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
+    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:
@@ -47,9 +49,19 @@ def run(arguments: list[str]) -> int:
 
 def _restore(path: Path, options: ResumeOptions) -> Run:
     try:
-        return resume_run(path, _say, device=options.device, threads=options.threads, keep_memory=options.keep_memory)
+        return resume_run(
+            path,
+            _say,
+            device=options.device,
+            threads=options.threads,
+            keep_memory=options.keep_memory,
+            may_import=asking(options.trust),
+        )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped before it went on; try again with: lambda-replay resume {path}") from None
+    except EnvironmentFault as fault:
+        fault.remedy += f"; try again with: lambda-replay resume {path}"
+        raise
 
 
 def _tidy_finished(path: Path) -> None:

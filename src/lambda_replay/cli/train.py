@@ -13,7 +13,7 @@ from lambda_replay.analysis.plots import plot_run
 from lambda_replay.cli.display import Display
 from lambda_replay.cli.options import TrainOptions, parse_run
 from lambda_replay.config import RunConfig
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.loop import Event, Learned
 from lambda_replay.runner import Run, finish_run, start_run
 from lambda_replay.runs import free_name, is_finished
@@ -50,6 +50,9 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
     except OSError as error:
         error.add_note(f"go on with: lambda-replay resume {run.path}")
         raise
+    except EnvironmentFault as fault:
+        fault.remedy += f"; {_way_on(run)}"
+        raise
     finally:
         run.close()
     score = "no game ended" if run.loop.score is None else f"mean score of the last 100 games {run.loop.score:.4g}"
@@ -79,13 +82,15 @@ def title_of(config: RunConfig) -> str:
 def _how_to_resume(run: Run) -> str:
     if is_finished(run.path):
         return f"stopped after the last step, while tidying up; that ends with: lambda-replay resume {run.path}"
-    last, step = run.last_checkpoint(), run.loop.step
+    return f"stopped at step {run.loop.step:,}; {_way_on(run)}."
+
+
+def _way_on(run: Run) -> str:
     if run.config.checkpoint_every == 0:
-        return f"stopped at step {step:,}; this run has no checkpoints (checkpoint_every 0) and cannot be resumed."
+        return "this run has no checkpoints (checkpoint_every 0) and cannot be resumed"
+    last, step = run.last_checkpoint(), run.loop.step
     repeated = step if last is None else step - last
-    return (
-        f"stopped at step {step:,}; go on with: lambda-replay resume {run.path} ({repeated:,} steps will be repeated)."
-    )
+    return f"go on with: lambda-replay resume {run.path} ({repeated:,} steps will be repeated)"
 
 
 def _draw_curve(path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.cli.options import check_play_options, parse, split_path
+from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.files import replacing
 from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
@@ -30,6 +31,7 @@ class WatchOptions:
     seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
     max_steps: int = 600  # agent steps after which the film ends
     frames_per_second: int = 20  # agent steps shown per second, 1 to 50
+    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:
@@ -56,7 +58,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _film(path: Path, options: WatchOptions) -> tuple[PlayedGame, list[NDArray[np.uint8]]]:
-    policy = load_policy(path)
+    policy = load_policy(path, asking(options.trust))
     rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     best: tuple[PlayedGame, list[NDArray[np.uint8]]] | None = None
     for _ in range(options.best_of):

@@ -7,12 +7,15 @@ observations is not done here but on reading from the memory.
 from __future__ import annotations
 
 import difflib
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.config import AtariConfig
+from lambda_replay.envs.faults import FaultGuard
 from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.errors import ConfigError
 
@@ -39,7 +42,9 @@ class Atari:
         name = _known_game(game)
         _check_limit(config)
         self._config = config
-        self._ale = _load_emulator(name)
+        self._guard = FaultGuard(f"atari/{name}")
+        with self._guard:
+            self._ale = _load_emulator(name)
         # reset_game() alone lets the game before leak into the next one in about a fifth of all games, Beam Rider among
         # them. Restoring this state, saved before the first game, and then resetting leaves no trace in any game (tried
         # on all of ale-py 0.12); loading the ROM again would do as well but takes 0.1 seconds. Saved states of games in
@@ -68,31 +73,33 @@ class Atari:
 
     def reset(self, seed: int) -> Observation:
         self._rng = np.random.default_rng(seed)
-        self._restart()
         num_noops = int(self._rng.integers(self._config.noop_max, endpoint=True))
-        for action in [NOOP] * num_noops + [FIRE] * self._presses_fire:
-            self._play_frame(action)
-            if self._is_lost():  # many no-ops can lose a game; it is then played from its very start
-                self._restart()
-                break
-        self._lives = self._ale.lives()  # only now: some games (Amidar) count no lives in their first frames
-        self._previous.fill(0)  # so that the first observation is the latest frame alone
-        self._ale.getScreenGrayscale(self._latest)
-        return self._observation()
+        with self._guard:
+            self._restart()
+            for action in [NOOP] * num_noops + [FIRE] * self._presses_fire:
+                self._play_frame(action)
+                if self._is_lost():  # many no-ops can lose a game; it is then played from its very start
+                    self._restart()
+                    break
+            self._lives = self._ale.lives()  # only now: some games (Amidar) count no lives in their first frames
+            self._previous.fill(0)  # so that the first observation is the latest frame alone
+            self._ale.getScreenGrayscale(self._latest)
+            return self._observation()
 
     def step(self, action: int) -> Step:
         assert 0 <= action < self._spec.num_actions, action
         assert not self._game_over, "the game is over; reset comes first"
-        score = self._play_frames(self._actions[action])
-        lives = self._ale.lives()
+        with self._guard:
+            score = self._play_frames(self._actions[action])
+            lives, is_lost, observation = self._ale.lives(), self._is_lost(), self._observation()
         # Games without lives always report 0. Where the last life goes before the game is over (Q*bert), that loss is
         # terminal and so is the end that follows it.
         is_life_lost = lives < self._lives
         self._lives = lives
-        is_lost, is_out_of_time = self._is_lost(), self._frames >= self._config.max_frames
+        is_out_of_time = self._frames >= self._config.max_frames
         self._game_over = is_lost or is_out_of_time
         return Step(
-            observation=self._observation(),
+            observation=observation,
             reward=float((score > 0) - (score < 0)) if self._config.clip_rewards else float(score),
             terminated=is_lost or (is_life_lost and self._config.life_loss_terminal),
             truncated=is_out_of_time,
@@ -102,7 +109,8 @@ class Atari:
 
     def render(self) -> NDArray[np.uint8]:
         """The emulator's screen in colour, of the latest frame alone."""
-        return self._ale.getScreenRGB()
+        with self._guard:
+            return self._ale.getScreenRGB()
 
     def close(self) -> None:
         """Nothing to close: the emulator goes with its object."""
@@ -163,6 +171,16 @@ def _check_limit(config: AtariConfig) -> None:
             f"atari.max_frames is {config.max_frames}, but the start of a game alone takes up to {first_frames} frames "
             "(atari.noop_max and atari.fire_on_reset); raise atari.max_frames."
         )
+
+
+def installed_games() -> tuple[str, ...]:
+    """The games that ale-py has, without importing it, which registers them all with Gymnasium; none if it is missing.
+
+    The package keeps each game in a file of its name.
+    """
+    package = importlib.util.find_spec("ale_py")
+    places = [] if package is None else package.submodule_search_locations or []
+    return tuple(sorted(file.stem for place in places for file in Path(place, "roms").glob("*.bin")))
 
 
 def _known_game(game: str) -> str:

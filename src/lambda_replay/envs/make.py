@@ -24,4 +24,4 @@ def _make_bare(config: RunConfig) -> Environment:
     # Imported here because Gymnasium takes a third of a second to import, which the two families above do not need.
     from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 
-    return GymnasiumEnvironment(config.env)
+    return GymnasiumEnvironment(config.env, config.env_arguments)

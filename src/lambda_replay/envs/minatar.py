@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.config import MinAtarConfig
+from lambda_replay.envs.faults import FaultGuard
 from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.errors import ConfigError
 
@@ -43,9 +44,12 @@ class MinAtar:
     """One MinAtar game; observations are bool planes [10, 10, C]."""
 
     def __init__(self, game: str, config: MinAtarConfig) -> None:
+        name = _known_game(game)
         self._config = config
-        self._game = _load_game(_known_game(game)).Env(ramping=config.ramping)
-        self._actions = list(range(len(ACTION_NAMES))) if config.all_actions else self._game.minimal_action_set()
+        self._guard = FaultGuard(f"minatar/{name}")
+        with self._guard:
+            self._game = _load_game(name).Env(ramping=config.ramping)
+            self._actions = list(range(len(ACTION_NAMES))) if config.all_actions else self._game.minimal_action_set()
         self._spec = EnvironmentSpec(
             observation_shape=tuple(self._game.state_shape()),  # (10, 10, C)
             observation_dtype=np.dtype(np.bool_),
@@ -66,8 +70,9 @@ class MinAtar:
         self._random = np.random.RandomState(np.random.PCG64(seed))
         self._held = NOOP
         self._game.random = self._random
-        self._game.reset()
-        return self._observation()
+        with self._guard:
+            self._game.reset()
+            return self._observation()
 
     def step(self, action: int) -> Step:
         assert 0 <= action < self._spec.num_actions, action
@@ -75,9 +80,11 @@ class MinAtar:
         # As in MinAtar's own environment: one draw per step, from the generator that the game uses too.
         if not self._random.rand() < self._config.sticky:
             self._held = self._actions[action]
-        reward, terminal = self._game.act(self._held)
+        with self._guard:
+            reward, terminal = self._game.act(self._held)
+            observation = self._observation()
         return Step(
-            observation=self._observation(),
+            observation=observation,
             reward=float(reward),
             terminated=bool(terminal),
             truncated=False,  # the games know no time limit but Freeway's, which is part of its rules

@@ -105,7 +105,7 @@ def _prepare(run: PlannedRun, layout: Layout) -> list[str]:
     if path.exists():
         has_begun = (path / CONFIG).exists()
         if has_begun and run.config.checkpoint_every > 0:
-            return ["resume", str(path)]
+            return ["resume", str(path), "--trust"]  # the study's own file names the environment
         shutil.rmtree(path)  # nothing to go on from: it was stopped before it began, or has no checkpoints
     return ["train", "--config", str(config), "--out", str(path)]
 

@@ -1,0 +1,26 @@
+"""Asks before the module of a foreign run is imported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lambda_replay.trust import MayImport, refuse
+
+
+def asking(trust: bool) -> MayImport:
+    """The answer of ``--trust``; without it that of a person at the terminal; without one, no."""
+    if trust:
+        return lambda path, module: True
+    return _ask if sys.stdin.isatty() and sys.stderr.isatty() else refuse
+
+
+def _ask(path: Path, module: str) -> bool:
+    print(
+        f"{path} was not created by you. Its environment imports the module {module}, which can run any code.\n"
+        "Import it? [y/N] ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,81 @@
+"""Gymnasium's observation spaces as the arrays that the memory stores; a space that cannot become one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.spaces import Box, Space
+
+from lambda_replay.envs.interface import Observation
+from lambda_replay.errors import ConfigError, EnvironmentFault
+
+NUMERIC = (Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)  # and Tuple and Dict of these
+
+
+def stored_form(env: str, space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype in which the space's observations are stored, or a sentence about a space that does not fit."""
+    if _is_array(space):
+        # uint8 stays (pixels, memory bytes) and so do bool planes; every other number becomes float32.
+        is_kept = space.dtype == np.uint8 or (space.dtype == np.bool_ and len(space.shape) >= 2)
+        return tuple(int(length) for length in space.shape), np.dtype(space.dtype if is_kept else np.float32)
+    strange = next((part for part in _parts(space) if not isinstance(part, NUMERIC)), None)
+    if strange is not None:
+        raise ConfigError(
+            f"{env} has {type(space).__name__} observations, but {type(strange).__name__} cannot become a vector "
+            "of numbers; choose another environment, or register one that wraps it and observes a Box."
+        )
+    return (spaces.flatdim(space),), np.dtype(np.float32)
+
+
+def stored_observation(env: str, space: Space[Any], observation: Any, dtype: np.dtype[Any]) -> Observation:
+    """A copy of the observation as it is stored: a Box as it is, anything else flattened, Discrete numbers one-hot.
+
+    A copy, because some environments write all their observations into one array.
+    """
+    if _is_array(space):
+        given = np.asarray(observation)
+        if given.shape != space.shape:
+            raise EnvironmentFault(
+                f"{env} returned an observation of shape {given.shape}, but its space has shape {space.shape}"
+            )
+    elif _contains(space, observation):
+        given = np.asarray(spaces.flatten(space, observation))
+    else:
+        raise EnvironmentFault(f"{env} returned the observation {observation!r}, which is not in its space {space}")
+    stored = np.array(given, dtype=dtype)
+    if dtype.kind == "f" and not np.isfinite(stored).all():
+        raise EnvironmentFault(f"{env} returned an observation that is not a number")
+    if dtype.kind != "f" and given.dtype != dtype and not np.array_equal(stored, given):
+        raise EnvironmentFault(f"{env} returned an observation of {given.dtype} numbers that do not fit in {dtype}")
+    return stored
+
+
+def _is_array(space: Any) -> bool:
+    return isinstance(space, Box) and len(space.shape) > 0
+
+
+def _parts(space: Any) -> Iterator[Any]:
+    """The spaces that a space is made of, all the way down."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for part in space.values() if isinstance(space, spaces.Dict) else space:
+            yield from _parts(part)
+    else:
+        yield space
+
+
+def _contains(space: Space[Any], observation: Any) -> bool:
+    """Whether an observation has the space's form, and its whole numbers the right range; of a Box the shape alone.
+
+    Many environments leave their Box a little, or return another dtype, and learn all the same. But a whole number out
+    of range would be the one-hot code of another one.
+    """
+    if isinstance(space, spaces.Dict):
+        has_names = isinstance(observation, dict) and observation.keys() == space.keys()
+        return has_names and all(_contains(part, observation[name]) for name, part in space.items())
+    if isinstance(space, spaces.Tuple):
+        has_length = isinstance(observation, tuple | list) and len(observation) == len(space)
+        return has_length and all(map(_contains, space, observation))
+    return np.shape(observation) == space.shape if isinstance(space, Box) else space.contains(observation)

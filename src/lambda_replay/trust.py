@@ -1,0 +1,87 @@
+"""Whose run a directory is: the environment of a foreign one names a module, and importing a module executes its code.
+
+A run is this user's own if its provenance carries a signature made with a key that only this user can read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from lambda_replay.config import RunConfig
+from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.runs import read_provenance
+
+MayImport = Callable[[Path, str], bool]  # run directory, module -> whether it may be imported
+KEY_BYTES = 32
+
+
+def refuse(path: Path, module: str) -> bool:
+    """No module of a foreign run is imported."""
+    return False
+
+
+def check_trust(path: Path, config: RunConfig, may_import: MayImport) -> None:
+    """Refuse a run whose environment needs a module to be imported, unless it is this user's own or he agrees."""
+    module = module_of(config)
+    if module is None or _is_own(path, config) or may_import(path, module):
+        return
+    raise ConfigError(
+        f"{path} was not created by you, and its environment {config.env} imports the module {module}, which can run "
+        "any code; give --trust if you trust the run."
+    )
+
+
+def module_of(config: RunConfig) -> str | None:
+    """The module that an environment such as ``package.module:Env-v0`` names."""
+    module, colon, _ = config.env.partition(":")
+    return module if colon else None
+
+
+def sign(config: RunConfig) -> str | None:
+    """This user's signature of an environment and its arguments; None if there is no module to trust, or no key."""
+    key = None if module_of(config) is None else _key()
+    if key is None:
+        return None
+    return hmac.digest(key, json.dumps([config.env, *config.env_args]).encode(), "sha256").hex()
+
+
+def _is_own(path: Path, config: RunConfig) -> bool:
+    try:
+        found = read_provenance(path).get("signature")
+    except DamageError:
+        return False
+    wanted = sign(config)
+    return wanted is not None and found == wanted
+
+
+def _key() -> bytes | None:
+    """The user's key, made when it is first needed; None where none can be kept."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME", "")
+        home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+        place = home / "lambda-replay" / "key"
+        if not place.exists():
+            _create_key(place)
+        key = place.read_bytes()
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows where the home directory is
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _create_key(place: Path) -> None:
+    """Write the key under another name first, so that two processes never see half of it, or two of them."""
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = place.with_name(f"key.{secrets.token_hex(8)}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+        os.link(draft, place)
+    except FileExistsError:
+        pass  # another process was quicker
+    finally:
+        draft.unlink(missing_ok=True)
