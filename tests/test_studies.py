@@ -75,7 +75,7 @@ def test_arguments_of_an_environment_are_settings_like_others(tmp_path: Path) ->
     assert config_of(study, "CartPole-v1", "dqn").env_arguments == {}
     for line, wrong in (
         (8, EXAMPLE.replace("cache.size", 'env_args = ["a=1"]\ncache.size')),
-        (22, given.replace("=t", " t")),
+        (21, given.replace("=t", " t")),
     ):
         with pytest.raises(ConfigError, match=f"line {line}: env_args "):  # MinAtar takes none; no name=value
             read_study(write(tmp_path, wrong))
