@@ -27,7 +27,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-port=0",
 )
-PATIENCE = 20.0  # seconds
+PATIENCE = 600.0  # seconds after which the browser hangs, even on a busy machine; nothing else depends on it
 KEY_CODES = {
     "ArrowLeft": 37,
     "ArrowRight": 39,

@@ -1,10 +1,14 @@
-"""What holds for every test: nothing is written into the home directory of whoever runs them."""
+"""What holds for every test: nothing is written into the user's home, and the machine may be slow or busy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,13 +11,12 @@ import importlib
 import json
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +35,17 @@ PRELOADED = (
 )
 # Calls that change what is on the disk, as Python's audit events name them; os.fsync has no event and is wrapped.
 WATCHED = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree", "mmap.__new__")
-TIMEOUT_SECONDS = 300.0
+HUNG_SECONDS = 1_800.0  # what takes longer hangs, even with every core kept busy; nothing else depends on it
+KILLED = (-signal.SIGKILL, -signal.SIGPROF)  # the codes of a child that died without a chance to say so
+
+
+def wait_for(condition: Callable[[], bool], is_alive: Callable[[], bool] = lambda: True) -> None:
+    """Wait, for as long as it takes, until a condition holds that lasts; ``is_alive``: whether it may still come."""
+    deadline = time.monotonic() + HUNG_SECONDS
+    while not condition():
+        assert is_alive() or condition(), "what was waited for has ended"
+        assert time.monotonic() < deadline, "this test hangs"
+        time.sleep(0.05)
 
 
 class Ended(NamedTuple):
@@ -45,7 +54,7 @@ class Ended(NamedTuple):
     code: int  # as a shell would say it, −9 for SIGKILL
     out: str
     err: str
-    seconds: float
+    cpu_seconds: float
     calls: int  # watched calls the child made, if it was counting and lived
 
 
@@ -55,19 +64,22 @@ class Child:
     def __init__(self, server: Server, pid: int, directory: Path) -> None:
         self.pid = pid
         self._server, self._directory = server, directory
-        self._started = time.monotonic()
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
         os.kill(self.pid, signum)
 
-    def has_said(self, words: str) -> bool:
-        return words in (self._directory / "out").read_text()
+    def is_alive(self) -> bool:
+        return Path(f"/proc/{self.pid}").exists()
+
+    def cpu_seconds(self) -> float:
+        """The processor time it has used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime, see proc(5)
 
     def wait(self) -> Ended:
-        code = int(self._server.read()["code"])
-        seconds = time.monotonic() - self._started
+        answer = self._server.read()
         out, err, calls = ((self._directory / name).read_text() for name in ("out", "err", "calls"))
-        return Ended(code, out, err, seconds, int(calls or 0))
+        return Ended(answer["code"], out, err, answer["cpu_seconds"], int(calls or 0))
 
 
 class Server:
@@ -88,8 +100,20 @@ class Server:
             },
         )
 
-    def start(self, *arguments: str | Path, largest_file: int | None = None, die_at: int | None = None) -> Child:
-        """Run a command. ``die_at``: kill it just before its so-maniest watched call; 0: only count them."""
+    def start(
+        self,
+        *arguments: str | Path,
+        largest_file: int | None = None,
+        die_at: int | None = None,
+        die_after: float | None = None,
+        variables: dict[str, str] | None = None,
+    ) -> Child:
+        """Run a command, with further environment ``variables``.
+
+        ``die_at``: kill it just before its so-maniest watched call; 0: only count them.
+        ``die_after``: kill it, wherever it is, after so many seconds of its own processor time; other work on the
+        machine does not use those up.
+        """
         for name in ("out", "err", "calls"):
             (self._directory / name).write_text("")
         request = {
@@ -97,6 +121,8 @@ class Server:
             "directory": str(self._directory),
             "largest_file": largest_file,
             "die_at": die_at,
+            "die_after": die_after,
+            "variables": variables or {},
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -105,20 +131,6 @@ class Server:
 
     def run(self, *arguments: str | Path, **options: Any) -> Ended:
         return self.start(*arguments, **options).wait()
-
-    def run_killed_after(self, seconds: float, *arguments: str | Path, **options: Any) -> Ended:
-        """Run a command and kill it after a while, unless it ended before."""
-        child = self.start(*arguments, **options)
-        descriptor = os.pidfd_open(
-            child.pid
-        )  # becomes readable when the child ends; until it is read, the number is its
-        try:
-            select.select([descriptor], [], [], seconds)
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
-        finally:
-            os.close(descriptor)
-        return child.wait()
 
     def read(self) -> Any:
         assert self._process.stdout is not None
@@ -150,11 +162,11 @@ def serve() -> None:
         if pid == 0:
             _run_child(request)
         _answer({"pid": pid})
-        _, status = os.waitpid(pid, 0)
-        _answer({"code": os.waitstatus_to_exitcode(status)})
+        _, status, usage = os.wait4(pid, 0)
+        _answer({"code": os.waitstatus_to_exitcode(status), "cpu_seconds": usage.ru_utime + usage.ru_stime})
 
 
-def _answer(values: dict[str, int]) -> None:
+def _answer(values: dict[str, float]) -> None:
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
@@ -166,6 +178,9 @@ def _run_child(request: dict[str, Any]) -> None:
         os.dup2(os.open(directory / name, os.O_WRONLY | os.O_APPEND), descriptor)
     if request["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"], resource.RLIM_INFINITY))
+    os.environ.update(request["variables"])
+    if request["die_after"] is not None:  # SIGPROF ends a process that does not handle it, as suddenly as SIGKILL
+        signal.setitimer(signal.ITIMER_PROF, max(request["die_after"], 1e-6))
     counter = None if request["die_at"] is None else _watch(request["arguments"], request["die_at"])
     from lambda_replay.cli import main
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from environments import Scripted, Tape, TapeNetwork, make_loop, tiny_config
 from numpy.typing import NDArray
 from small_runs import Stopped, differences, finish, small_config, stop_at
+from test_concurrent import acting_first, training_first
 from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 
@@ -231,30 +231,18 @@ def concurrent_config(**changes: Any) -> RunConfig:
     return tiny_config("Scripted-v0", **values)
 
 
-class Slow(nn.Module):
-    """A network that takes its time where a gradient is wanted, or where it is not."""
-
-    def __init__(self, while_training: float, while_acting: float) -> None:
-        super().__init__()
-        self.network = TapeNetwork(Tape(), NUM_ACTIONS)
-        self._while_training, self._while_acting = while_training, while_acting
-
-    def forward(self, states: Tensor) -> Tensor:
-        time.sleep(self._while_training if torch.is_grad_enabled() else self._while_acting)
-        q_values: Tensor = self.network(states)
-        return q_values
-
-
-def run_slowly(config: RunConfig, while_training: float, while_acting: float) -> tuple[list[Any], Weights]:
+def run_tape(config: RunConfig) -> tuple[list[Any], Weights]:
     environments: list[Environment] = [Scripted(SCRIPT, NUM_ACTIONS)]
-    loop = make_loop(config, environments, Slow(while_training, while_acting))
+    loop = make_loop(config, environments, TapeNetwork(Tape(), NUM_ACTIONS))
     return list(loop.run()), clones(loop.agent.learner.weights())
 
 
-def test_acting_while_training_does_not_depend_on_who_is_quicker() -> None:
-    events, weights = run_slowly(concurrent_config(), 0.0, 0.0)
-    for delays in ((0.004, 0.0), (0.0, 0.002)):
-        other_events, other_weights = run_slowly(concurrent_config(), *delays)
+def test_acting_while_training_does_not_depend_on_who_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+    events, weights = run_tape(concurrent_config())
+    for order in (lambda patch: training_first(patch, Scripted, "step"), acting_first):
+        with monkeypatch.context() as patch:
+            order(patch)
+            other_events, other_weights = run_tape(concurrent_config())
         assert other_events == events
         assert is_same(weights, other_weights)
 
@@ -303,7 +291,7 @@ def test_a_window_is_acted_with_the_network_from_before_it() -> None:
 
 
 def test_the_metrics_of_a_window_come_at_its_end() -> None:
-    events, _ = run_slowly(concurrent_config(), 0.0, 0.0)
+    events, _ = run_tape(concurrent_config())
     rows = [event for event in events if isinstance(event, Learned)]
     assert [row.step for row in rows] == [80, 120, 160, 200]
     assert all("loss" in row.metrics for row in rows)

@@ -127,8 +127,10 @@ def test_every_contender_has_a_row_with_median_spread_and_bound(results: dict[st
     for row in rows:
         assert len(row["samples"]) == 2
         assert 0 < row["low"] <= row["steps_per_second"] <= row["high"]
-        assert 0 < row["share_of_bound"] < 1
-        assert 0 < row["share_of_bound_then"] < 1
+        # Measured at different times, so that on a busy machine a share may be above 1.
+        speed, flops = row["steps_per_second"], row["flops_per_step"]
+        assert row["share_of_bound"] == pytest.approx(speed * flops / results["peak_flops_per_second"]["1"])
+        assert row["share_of_bound_then"] > 0
         assert len(row["sgemm_flops_per_second"]) == 2
         assert row["parameters"] == 17_410
         assert row["peak_bytes"] > 50e6
@@ -142,7 +144,7 @@ def test_the_parts_of_a_step_are_named_and_positive(results: dict[str, Any]) -> 
         assert {"acting", "environment", "refresh: forward", "training: step"} <= found["seconds_per_step"].keys()
         assert all(seconds > 0 for seconds in found["seconds_per_step"].values())
         assert found["share_of_sgemm"].keys() == {"acting", "refresh: forward", "training: step"}
-        assert all(0 < share < 1 for share in found["share_of_sgemm"].values())
+        assert all(share > 0 for share in found["share_of_sgemm"].values())
     assert results["estimators"]["blocks"] == 20
     assert [size["slots"] for size in results["memory_sizes"]] == [2_000]
     assert results["skipped"] == {}

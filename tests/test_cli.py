@@ -28,6 +28,7 @@ import environments
 import imageio.v3 as imageio
 import pytest
 import torch
+from gates import Gate
 
 from lambda_replay import __version__
 from lambda_replay.cli import main
@@ -836,53 +837,58 @@ def test_the_version(call: Any) -> None:
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[Any]:
+def in_a_process(*arguments: str, variables: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[Any]:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "TERM": "xterm-256color"}
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         environ.pop(name, None)
-    return subprocess.Popen([sys.executable, "-m", "lambda_replay", *arguments], env=environ, **options)
+    command = [sys.executable, "-m", "lambda_replay", *arguments]
+    return subprocess.Popen(command, env={**environ, **(variables or {})}, **options)
 
 
-def test_the_live_panel_on_a_terminal() -> None:
+def test_the_live_panel_on_a_terminal(tmp_path: Path) -> None:
     """Steps a second, time left, score, ε, loss, |TD error| and the next refresh, painted over and over."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    # Some seconds of training, so that it is painted several times: four times a second.
+    stops = [150, 250, 350, 450]
+    gate = Gate(tmp_path / "gate", stops[0])
     process = in_a_process(
-        "train", CHAIN, *TINY, "--steps", "8000", "--cache.updates", "60", "--out", "run",
-        stdin=terminal, stdout=terminal, stderr=terminal,
+        "train", "gates:Gated-v0", *TINY, "--steps", "1000", "--out", "run",
+        variables=gate.variables, stdin=terminal, stdout=terminal, stderr=terminal,
     )  # fmt: skip
     os.close(terminal)
     shown = b""
-    while True:
-        try:
-            piece = os.read(controller, 65_536)
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
+    for stop in stops:  # the run waits at each until the panel has shown it
+        gate.move(stop)
+        while f"step {stop} of 1,000".encode() not in shown:
+            shown += (piece := read_some(controller))
+            assert piece, shown.decode()
+    gate.open()
+    while piece := read_some(controller):
         shown += piece
     os.close(controller)
     assert process.wait() == 0
-    text = shown.decode()
-    assert "\x1b[" in text
-    panels = text.split(f"{CHAIN} · dqn-lambda · peng:0.75 · seed 0")[1:]
-    assert len(panels) > 3
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", panels[-2])
+    assert b"\x1b[" in shown
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    panels = text.split("gates:Gated-v0 · dqn-lambda · peng:0.75 · seed 0")[1:]
     for pattern in (
-        r"step [\d,]+ of 8,000",
-        r"[\d,]+ steps/s · \d+ min \d\d s left",
+        *(rf"step {stop} of 1,000(?s:.*)next refresh +in 50 steps" for stop in stops),
+        r"[\d,]+ steps/s · (\d+ h \d\d min|\d+ min \d\d s) left",
         r"score \(last 100\) +-?[\d.]+",
         r"ε +[\d.]+",
         r"loss +[\d.e-]+",
         r"mean \|TD error\| +[\d.e-]+",
-        r"next refresh +in \d+ steps",
         r"score +[▁▂▃▄▅▆▇█]+",
     ):
-        assert re.search(pattern, plain), pattern
-    steps = {re.sub(r"\D", "", match) for match in re.findall(r"step ([\d,]+) of 8,000", text)}
-    assert len(steps) > 3  # it moves
-    assert "done: mean score of the last 100 games" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+        assert any(re.search(pattern, panel) for panel in panels), pattern
+    assert "done: mean score of the last 100 games" in text
+
+
+def read_some(terminal: int) -> bytes:
+    """What a process has written to its terminal since; waits for it, and is empty when the process has ended."""
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # the other end is closed
+        return b""
 
 
 def test_a_reader_who_leaves_early_is_no_fault(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import HUNG_SECONDS
 
+from lambda_replay.agents.concurrent import ConcurrentDQNLambda
+from lambda_replay.agents.dqn_lambda import DQNLambda
 from lambda_replay.config import RunConfig, override
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.errors import ConfigError
-from lambda_replay.learner import Learner
 from lambda_replay.loop import Event, Learned
 from lambda_replay.presets import make_config
 from lambda_replay.runner import resume_run, start_run, train_run
@@ -41,24 +42,47 @@ def results(path: Path) -> dict[str, bytes]:
     return {name: (path / name).read_bytes() for name in RESULTS}
 
 
-def slowed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    def slow(*arguments: Any) -> Any:
-        time.sleep(seconds)
-        return function(*arguments)
+def training_first(patch: pytest.MonkeyPatch, holder: Any, name: str) -> None:
+    """Let acting, of which ``holder.name`` is a part, wait in every window until the training is over."""
+    act = getattr(holder, name)
 
-    return slow
+    def act_later(*arguments: Any) -> Any:
+        for thread in threading.enumerate():
+            if thread.name == "training" and thread is not threading.current_thread():
+                thread.join()
+        return act(*arguments)
+
+    patch.setattr(holder, name, act_later)
+
+
+def acting_first(patch: pytest.MonkeyPatch) -> None:
+    """Let the training wait in every window until its last step is taken."""
+    train, settle, is_acted = DQNLambda.train, ConcurrentDQNLambda.settle, threading.Event()
+
+    def train_later(*arguments: Any) -> Any:
+        assert is_acted.wait(HUNG_SECONDS)
+        return train(*arguments)
+
+    def settle_and_note(agent: ConcurrentDQNLambda) -> Any:
+        is_acted.set()
+        metrics = settle(agent)
+        is_acted.clear()
+        return metrics
+
+    patch.setattr(DQNLambda, "train", train_later)
+    patch.setattr(ConcurrentDQNLambda, "settle", settle_and_note)
 
 
 def test_the_result_does_not_depend_on_timing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train_run(tmp_path / "plain", small())
     with monkeypatch.context() as patch:
-        patch.setattr(GymnasiumEnvironment, "step", slowed(GymnasiumEnvironment.step, 0.0005))
-        train_run(tmp_path / "slow-acting", small())
+        training_first(patch, GymnasiumEnvironment, "step")
+        train_run(tmp_path / "training-first", small())
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "_update", slowed(Learner._update, 0.002))
-        train_run(tmp_path / "slow-training", small())
-    assert results(tmp_path / "slow-acting") == results(tmp_path / "plain")
-    assert results(tmp_path / "slow-training") == results(tmp_path / "plain")
+        acting_first(patch)
+        train_run(tmp_path / "acting-first", small())
+    assert results(tmp_path / "training-first") == results(tmp_path / "plain")
+    assert results(tmp_path / "acting-first") == results(tmp_path / "plain")
 
 
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:

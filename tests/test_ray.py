@@ -10,13 +10,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import Gate
+from processes import HUNG_SECONDS, wait_for
 
+from lambda_replay.studies.attempt import is_free
 from lambda_replay.studies.cluster import probe
 from lambda_replay.studies.layout import Layout, make_layout
 from lambda_replay.studies.plan import PlannedRun, read_study
@@ -29,36 +32,60 @@ LOOPBACK = "127.0.0.1"
 SAME_BYTES = ("metrics.jsonl", "episodes.csv", "weights.safetensors", "config.json")
 # Loopback is an address like any other to the driver, nothing is reported to anybody, and the user's own cluster, if
 # there is one, is left alone.
-VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+VARIABLES = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_port_wait_time_s": str(int(HUNG_SECONDS)),
+}
+# As ``python -m lambda_replay``, but with all the time that Ray takes on a busy machine, also to start and to stop.
+PATIENT = f"""
+import sys
+from lambda_replay.cli import main
+from lambda_replay.studies import cluster
+cluster.SECONDS_TO_CONNECT = cluster.SECONDS_TO_PROBE = cluster.SECONDS_TO_CANCEL = {HUNG_SECONDS}
+sys.exit(main())
+"""
+HELD_AT = 500  # steps of a process: beyond its first checkpoint, before its end
 STUDY = """
 name = "lost-node"
-environments = ["CartPole-v1"]
+environments = ["gates:Gated-v0"]
 seeds = 2
 baseline = "peng"
 [defaults]
-steps = 15_000
+steps = 1_200
 checkpoint_every = 200
 memory = {start = 200, capacity = 1_000}
-cache = {size = 400, refresh_every = 200, updates = 50}
+cache = {size = 400, refresh_every = 200, updates = 40}
 [arms.peng]
 estimator = "peng:0.5"
 """
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes of one CPU each."""
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Holds every run of the cluster, and of this process."""
+    gate = Gate(tmp_path / "gate", HELD_AT)
+    for name, value in gate.variables.items():
+        monkeypatch.setenv(name, value)
+    return gate
+
+
+@pytest.fixture
+def cluster(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two nodes of one CPU each, whose processes know the gate."""
     temporary = tempfile.mkdtemp(prefix="ray-")  # short, because the sockets in it may not have long names
     for name, value in {**VARIABLES, "RAY_TMPDIR": temporary}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    node = {"num_cpus": 1, "node_ip_address": LOOPBACK, "object_store_memory": 80_000_000}
-    checks = {"initial_delay_ms": 1000, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 2}
-    config = {f"health_check_{name}": value for name, value in checks.items()}
+    node = {"num_cpus": 1, "node_ip_address": LOOPBACK, "object_store_memory": 80_000_000, "wait": False}
+    # A killed node refuses the connection and is noticed at once; a busy one may take long to answer.
+    checks = {"initial_delay_ms": 1000, "period_ms": 500, "timeout_ms": 1000 * HUNG_SECONDS, "failure_threshold": 2}
+    config = {f"health_check_{name}": int(value) for name, value in checks.items()}
     head = {**node, "include_dashboard": False, "temp_dir": f"{temporary}/ray", "_system_config": config}
     cluster = ray_cluster.Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(**node)
+        cluster.wait_for_nodes(HUNG_SECONDS)
         yield cluster
     finally:
         cluster.shutdown()
@@ -66,17 +93,20 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def study_command(file: Path, out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "lambda_replay", "study", "run", str(file), "--out", str(out), *options]
+    return [sys.executable, "-c", PATIENT, "study", "run", str(file), "--out", str(out), *options]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
+@contextmanager
+def driving(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A study on the cluster; stopped at the latest when this is left."""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
+        try:
+            yield driver
+        finally:
+            driver.terminate()
 
 
-def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+def test_a_lost_node_changes_nothing(cluster: Any, gate: Gate, tmp_path: Path) -> None:
     file = tmp_path / "lost-node.toml"
     file.write_text(STUDY)
     study = read_study(file)
@@ -84,14 +114,17 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
     doomed = cluster.worker_nodes.copy().pop()
 
     command = study_command(file, tmp_path / "ray", "--ray", cluster.address)
-    interrupt_when_begun(command, study.runs, layout)
-    with subprocess.Popen(command, text=True) as driver:
-        try:
-            victim = wait_for_run_on(study.runs, layout, doomed)
-            cluster.remove_node(doomed, allow_graceful=False)
-            assert driver.wait(timeout=120) == 0
-        finally:
-            driver.send_signal(signal.SIGTERM)
+    with driving(command) as driver:
+        wait_until_all_are_held(driver, study.runs, layout, gate)
+        interrupt(driver, study.runs, layout)
+    with driving(command) as driver:
+        wait_until_all_are_held(driver, study.runs, layout, gate)
+        (victim,) = (run for run in study.runs if raylet_of(layout, run) == raylet_pid(doomed))
+        cluster.remove_node(doomed, allow_graceful=False)
+        wait_for(lambda: is_free(layout.run(victim)))
+        gate.open()
+        _, said = driver.communicate(timeout=HUNG_SECONDS)
+        assert driver.returncode == 0, said
     assert {status.state for status in read_status(study, layout)} == {"finished"}
     starts = [line for line in layout.log(victim).read_text().splitlines() if line.startswith("---")]
     assert len(starts) == 3
@@ -99,48 +132,50 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
     assert " resume " in starts[2]
     assert "going on from step 0" not in layout.log(victim).read_text()
 
-    subprocess.run(study_command(file, tmp_path / "here", "--workers", "2"), check=True, timeout=180)
+    subprocess.run(study_command(file, tmp_path / "here", "--workers", "2"), check=True, timeout=HUNG_SECONDS)
     here = make_layout(tmp_path / "here", study)
     for run in study.runs:
         for name in SAME_BYTES:
             assert (layout.run(run) / name).read_bytes() == (here.run(run) / name).read_bytes(), (run.label, name)
 
 
-def interrupt_when_begun(command: list[str], runs: tuple[PlannedRun, ...], layout: Layout) -> None:
+def interrupt(driver: subprocess.Popen[str], runs: tuple[PlannedRun, ...], layout: Layout) -> None:
     """Ctrl-C: every run on the cluster stops, tidies up and can be resumed."""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
-        wait_for(lambda: all(any(layout.run(run).glob("checkpoints/*/state.json")) for run in runs))
-        driver.send_signal(signal.SIGINT)
-        _, said = driver.communicate(timeout=120)
+    driver.send_signal(signal.SIGINT)
+    _, said = driver.communicate(timeout=HUNG_SECONDS)
     assert driver.returncode == 130
     assert f"stopped with 0 of {len(runs)} runs done" in said
     assert not any(layout.mark(run).exists() for run in runs)
 
 
-def wait_for_run_on(runs: tuple[PlannedRun, ...], layout: Layout, node: Any) -> PlannedRun:
-    """The run that is under way on a node, once it has a checkpoint to go on from."""
-    found: list[PlannedRun] = []
-
-    def is_found() -> bool:
-        begun = [run for run in runs if any(layout.run(run).glob("checkpoints/*/state.json"))]
-        found.extend(run for run in begun if raylet_of(layout, run) == str(node.all_processes["raylet"][0].process.pid))
-        return bool(found)
-
-    wait_for(is_found)
-    return found[0]
+def wait_until_all_are_held(
+    driver: subprocess.Popen[str], runs: tuple[PlannedRun, ...], layout: Layout, gate: Gate
+) -> None:
+    """Wait until every run is at the gate, each on a node of its own, with a checkpoint to go on from."""
+    wait_for(lambda: {process_of(layout, run) for run in runs} <= set(gate.arrivals()), lambda: driver.poll() is None)
+    assert all(any(layout.run(run).glob("checkpoints/*/state.json")) for run in runs)
 
 
-def raylet_of(layout: Layout, run: PlannedRun) -> str | None:
-    """The process id of the Ray node on which a run is under way; None while it is on none."""
+def process_of(layout: Layout, run: PlannedRun) -> int | None:
+    """The process in which a run is under way; None while it is in none."""
     try:
-        pid = json.loads(layout.mark(run).read_text())["pid"]
-        variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        return int(json.loads(layout.mark(run).read_text())["pid"])
     except FileNotFoundError:
         return None
+
+
+def raylet_pid(node: Any) -> str:
+    return str(node.all_processes["raylet"][0].process.pid)
+
+
+def raylet_of(layout: Layout, run: PlannedRun) -> str:
+    """The process id of the Ray node on which a run is under way."""
+    variables = Path(f"/proc/{process_of(layout, run)}/environ").read_bytes().decode().split("\0")
     return dict(line.partition("=")[::2] for line in variables)["RAY_RAYLET_PID"]
 
 
-def test_no_cluster_is_one_sentence(tmp_path: Path) -> None:
+def test_no_cluster_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     file = tmp_path / "study.toml"
     file.write_text(STUDY)
     with socket.socket() as unused:

@@ -12,7 +12,6 @@ import random
 import re
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gates import Gate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from processes import Ended, Server, command_line
+from processes import Ended, Server, command_line, wait_for
 from small_runs import (
     INTERVAL,
     RESULTS,
@@ -106,7 +106,7 @@ def test_a_run_killed_three_times_gives_the_same_bytes(server: Server, tmp_path:
     assert reference.code == 0
     ended = server.run(*train_command(config, tmp_path, killed), die_at=rng.randrange(60, reference.calls - 40))
     assert ended.code == -signal.SIGKILL
-    server.run_killed_after(rng.uniform(0.0, 0.7) * reference.seconds, "resume", killed)
+    server.run("resume", killed, die_after=rng.uniform(0.0, 0.7) * reference.cpu_seconds)
     server.run("resume", killed, die_at=rng.randrange(1, 40))
     assert server.run("resume", killed).code == 0
     assert not differences(undisturbed, killed)
@@ -510,35 +510,30 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_at_once_and_says_how_to_go_on(server: Server, tmp_path: Path, signum: int) -> None:
-    """Also in the middle of learning: a million updates are due at step 120."""
-    config = small_config(cache={"updates": 1_000_000})
-    child = server.start(*train_command(config, tmp_path, tmp_path / "run"))
-    while not saved_steps(tmp_path / "run"):
-        time.sleep(0.02)
-    time.sleep(0.1)
+    """Also in the middle of learning: a million updates are due at step 120, and it does not wait for their end."""
+    run = tmp_path / "run"
+    child = server.start(*train_command(small_config(cache={"updates": 1_000_000}), tmp_path, run))
+    wait_for(lambda: bool(saved_steps(run)), child.is_alive)
+    used = child.cpu_seconds()
+    wait_for(lambda: child.cpu_seconds() > used + 0.2)  # the checkpoint takes less; it is learning now
     child.kill(signum)
-    sent = time.monotonic()
     ended = child.wait()
-    assert time.monotonic() - sent < 5
     assert ended.code == 130
     assert is_one_sentence(ended.err)
-    assert (
-        f"stopped at step 120; go on with: lambda-replay resume {tmp_path / 'run'} (0 steps will be repeated)"
-        in ended.err
-    )
+    assert f"stopped at step 120; go on with: lambda-replay resume {run} (0 steps will be repeated)" in ended.err
+    assert (run / "metrics.jsonl").read_text() == ""  # the updates would have left a row
 
 
-def test_a_stopped_run_says_how_many_steps_it_will_repeat(server: Server, tmp_path: Path) -> None:
-    config = small_config("restless:Steady-v0", steps=12_000_000, checkpoint_every=600_000)
-    child = server.start(*train_command(config, tmp_path, tmp_path / "run"))
-    while not saved_steps(tmp_path / "run"):
-        time.sleep(0.02)
-    time.sleep(0.3)
-    child.kill(signal.SIGINT)
-    found = re.search(r"stopped at step ([\d,]+); .* \(([\d,]+) steps will be repeated\)", child.wait().err)
-    assert found is not None
-    step, repeated = (int(number.replace(",", "")) for number in found.groups())
-    assert 0 < repeated == step - 120
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_says_how_many_steps_it_will_repeat(server: Server, tmp_path: Path, signum: int) -> None:
+    gate, config = Gate(tmp_path / "gate", 350), small_config("gates:Gated-v0")
+    child = server.start(*train_command(config, tmp_path, tmp_path / "run"), variables=gate.variables)
+    wait_for(lambda: gate.arrivals() == [child.pid], child.is_alive)
+    child.kill(signum)
+    ended = child.wait()
+    assert ended.code == 130
+    assert "stopped at step 350; " in ended.err
+    assert "(50 steps will be repeated)" in ended.err
 
 
 # Environments that do not repeat themselves

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import Gate
+from processes import HUNG_SECONDS, wait_for
 
 from lambda_replay.cli import main
 from lambda_replay.config import to_dict
@@ -25,17 +27,19 @@ from lambda_replay.studies.plan import Study, read_study
 from lambda_replay.studies.status import read_status
 
 SAME_BYTES = ("metrics.jsonl", "episodes.csv", "weights.safetensors", "config.json")
-STUDY = """
+ENVIRONMENT = "gates:Gated-v0"  # waits where a test holds it, so that no run ends before it is killed
+HELD_AT = 500  # steps of a process: beyond its first checkpoint, before its end
+STUDY = f"""
 name = "small"
-environments = ["CartPole-v1"]
+environments = ["{ENVIRONMENT}"]
 seeds = 1
 baseline = "dqn"
 [defaults]
-steps = 6_000
+steps = 1_200
 checkpoint_every = 200
-memory = {start = 200, capacity = 1_000}
-cache = {size = 400, refresh_every = 200, updates = 40}
-target = {copy_every = 200, update_every = 1}
+memory = {{start = 200, capacity = 1_000}}
+cache = {{size = 400, refresh_every = 200, updates = 40}}
+target = {{copy_every = 200, update_every = 1}}
 [arms.dqn]
 agent = "dqn"
 [arms.peng]
@@ -68,9 +72,32 @@ def study_command(action: str, file: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "lambda_replay", "study", action, str(file), "--out", str(file.parent), *options]
 
 
+def variables() -> dict[str, str]:
+    """The environment of a process that finds the modules of this one."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@contextmanager
+def study_at(gate: Gate, file: Path, *, workers: int = 1) -> Iterator[subprocess.Popen[str]]:
+    """A study whose runs wait at a gate; killed at the latest when this is left."""
+    command, environ = study_command("run", file, "--workers", str(workers)), {**variables(), **gate.variables}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
+
+
+def wait_for_arrivals(number: int, gate: Gate, driver: subprocess.Popen[str]) -> None:
+    wait_for(lambda: len(gate.arrivals()) >= number, lambda: driver.poll() is None)
+
+
 def study(action: str, file: Path, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = study_command(action, file, *options)
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    finished = subprocess.run(
+        command, capture_output=True, text=True, timeout=HUNG_SECONDS, check=False, env=variables()
+    )
     assert finished.returncode == code, finished.stdout + finished.stderr
     assert "Traceback" not in finished.stderr
     return finished
@@ -79,13 +106,6 @@ def study(action: str, file: Path, *options: str, code: int = 0) -> subprocess.C
 def read_json(file: Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(study("status", file, "--json").stdout)
     return values
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 def is_free(path: Path) -> bool:
@@ -112,7 +132,16 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a study that two workers have finished."""
     file = tmp_path_factory.mktemp("finished") / "small.toml"
     file.write_text(STUDY)
-    said = study("run", file, "--workers", "2").stdout
+    gate, said = Gate(file.with_name("gate"), HELD_AT), ""
+    with study_at(gate, file, workers=2) as driver:
+        assert driver.stdout is not None
+        while said.count("started ") < 2:
+            said += (line := driver.stdout.readline())
+            assert line, said
+        gate.open()
+        rest, complaints = driver.communicate(timeout=HUNG_SECONDS)
+    assert driver.returncode == 0, complaints
+    said += rest
     assert said.count("started ") == 2
     assert said.count("finished ") == 2
     assert "2 of 2 runs done" in said
@@ -122,21 +151,21 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_finished_study_has_everything_in_its_place(finished_study: Path) -> None:
     directory = finished_study.parent / "studies" / "small"
     for arm in ("dqn", "peng"):
-        assert (directory / "runs/CartPole-v1" / arm / "seed-0/weights.safetensors").exists()
-        assert "done: mean score" in (directory / "logs/CartPole-v1" / arm / "seed-0.log").read_text()
+        assert (directory / "runs/gates-Gated-v0" / arm / "seed-0/weights.safetensors").exists()
+        assert "done: mean score" in (directory / "logs/gates-Gated-v0" / arm / "seed-0.log").read_text()
     assert (directory / "report.html").stat().st_size > 10_000
     status = read_json(finished_study)
     assert status["counts"] == {"finished": 2, "running": 0, "waiting": 0, "failed": 0, "diverged": 0}
     assert [(run["arm"], run["step"], run["steps"]) for run in status["runs"]] == [
-        ("dqn", 6_000, 6_000),
-        ("peng", 6_000, 6_000),
+        ("dqn", 1_200, 1_200),
+        ("peng", 1_200, 1_200),
     ]
 
 
 def test_finished_runs_are_not_run_again_and_a_changed_file_is_refused(
     finished_study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    weights = finished_study.parent / "studies/small/runs/CartPole-v1/peng/seed-0/weights.safetensors"
+    weights = finished_study.parent / "studies/small/runs/gates-Gated-v0/peng/seed-0/weights.safetensors"
     before = weights.stat().st_mtime_ns
     assert "started " not in study("run", finished_study).stdout
     assert weights.stat().st_mtime_ns == before
@@ -152,9 +181,10 @@ def test_killed_and_interrupted_with_one_worker_it_gives_the_same_bytes(finished
     plan = read_study(file)
     layout, expected = make_layout(tmp_path, plan), make_layout(finished_study.parent, plan)
     first, second = plan.runs
+    gate = Gate(tmp_path / "gate", HELD_AT)
 
-    with subprocess.Popen(study_command("run", file, "--workers", "1"), text=True) as driver:
-        wait_for(lambda: any(layout.run(first).glob("checkpoints/*/state.json")))
+    with study_at(gate, file) as driver:
+        wait_for_arrivals(1, gate, driver)
         assert [status.state for status in read_status(plan, layout)] == ["running", "waiting"]
         with pytest.raises(ConfigError, match="another process is working in"):
             lock_study(layout)
@@ -162,10 +192,11 @@ def test_killed_and_interrupted_with_one_worker_it_gives_the_same_bytes(finished
     wait_for(lambda: is_free(layout.run(first)))
     assert [status.state for status in read_status(plan, layout)] == ["waiting", "waiting"]
 
-    with subprocess.Popen(study_command("run", file, "--workers", "1"), stderr=subprocess.PIPE, text=True) as driver:
-        wait_for(lambda: any(layout.run(second).glob("checkpoints/*/state.json")))
+    gate.admit_one()
+    with study_at(gate, file) as driver:
+        wait_for_arrivals(3, gate, driver)  # the first run passed, the second is there now
         driver.send_signal(signal.SIGINT)
-        _, said = driver.communicate(timeout=60)
+        _, said = driver.communicate(timeout=HUNG_SECONDS)
     assert driver.returncode == 130
     assert "stopped with 1 of 2 runs done" in said
     assert f"go on with: lambda-replay study run {file}" in said
@@ -185,9 +216,9 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
     """Without a key of the user's own too (trust.py): the study's file names the environment."""
     (tmp_path / "robots.py").write_text(ENVIRONMENTS)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "robots.py"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "robots.toml"
-    short = STUDY.replace("6_000", "300").replace("CartPole-v1", "robots:Broken-v0").partition("[arms.dqn]")[0]
+    short = STUDY.replace("1_200", "300").replace(ENVIRONMENT, "robots:Broken-v0").partition("[arms.dqn]")[0]
     short = short.replace('["robots:Broken-v0"]', '["robots:Broken-v0", "robots:Shaky-v0"]').replace('"dqn"', '"peng"')
     file.write_text(short.replace("target =", "# ") + '[arms.peng]\nestimator = "peng:0.5"\n')
     finished = study("run", file, "--workers", "2", code=1)
@@ -234,7 +265,7 @@ def test_a_mistake_is_one_sentence(
 
 def test_an_unknown_game_is_told_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "small.toml"
-    file.write_text(STUDY.replace("CartPole-v1", "minatar/brekout"))
+    file.write_text(STUDY.replace(ENVIRONMENT, "minatar/brekout"))
     sentence = refuse(capsys, "run", str(file), "--out", str(tmp_path))
     assert "minatar/breakout?" in sentence
     assert f"{file}, line 3: " in sentence
@@ -253,7 +284,7 @@ def test_an_arm_that_cannot_be_made_is_told_before_anything_runs(
 def small_plan(root: Path) -> tuple[Study, Layout]:
     """Two short runs; the directory of the first one is there."""
     file = root / "small.toml"
-    file.write_text(STUDY.replace("6_000", "400"))
+    file.write_text(STUDY.replace("1_200", "400"))
     plan = read_study(file)
     layout = make_layout(root, plan)
     layout.run(plan.runs[0]).mkdir(parents=True)
@@ -272,7 +303,8 @@ def test_a_run_that_somebody_works_on_holds_up_no_other(tmp_path: Path, monkeypa
     assert "another process is at work on it" in busy.reason
 
 
-def test_a_run_that_somebody_leaves_is_taken_up(tmp_path: Path) -> None:
+def test_a_run_that_somebody_leaves_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "SECONDS_TO_FREE", HUNG_SECONDS)  # the other run may take its time
     plan, layout = small_plan(tmp_path)
     lock = RunLock(layout.run(plan.runs[0]))
     for _ in execute.run_locally(plan, layout, workers=1):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from lambda_replay.cli.study_display import StudyDisplay, render_study
+from lambda_replay.cli.study_display import READ_EVERY, StudyDisplay, render_study
 from lambda_replay.studies.plan import Study, read_study
 from lambda_replay.studies.status import RunStatus, State
 
@@ -77,20 +78,25 @@ def test_the_table_fits_a_terminal_of_80_columns(tmp_path: Path, seeds: int) -> 
     assert f"9 done, 2 running, {total - 12} waiting, 1 failed" in text
 
 
-def test_a_terminal_sees_the_table_change(tmp_path: Path) -> None:
+def test_a_terminal_sees_the_table_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     study, file = make_study(tmp_path), io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, color_system=None, legacy_windows=False)
     with StudyDisplay(study, 2, console) as display:
         assert display.is_due()
         display.update(statuses_of(study, ["running"]))
         assert not display.is_due()
+        now += READ_EVERY
+        assert display.is_due()
         display.update(statuses_of(study, ["finished", "running"]))
     text = file.getvalue()
     assert text.index("0 done, 1 running") < text.index("1 done, 1 running")
     assert "started" not in text
 
 
-def test_elsewhere_every_change_is_one_line(tmp_path: Path) -> None:
+def test_elsewhere_every_change_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1_000.0)  # no time passes, so that it says nothing unasked
     study, file = make_study(tmp_path), io.StringIO()
     with StudyDisplay(study, 2, Console(file=file, width=40, color_system=None)) as display:
         display.update(statuses_of(study, ["running"]))

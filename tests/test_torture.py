@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from processes import Server, command_line
+from processes import KILLED, Server, command_line
 from small_runs import copy_run, differences, resume_to_end, small_config, train_command, train_to_end, train_until
 from test_files import entries, plain, revouched
 from test_resume import DAMAGES, mutate, newest
@@ -68,7 +68,7 @@ def test_killed_with_other_estimators(server: Server, tmp_path: Path, estimator:
 
 
 def kill_often(server: Server, directory: Path, config: RunConfig, seed: str) -> None:
-    """Kill twenty times, by the clock or just before a call that changes the disk, and compare what comes out.
+    """Kill twenty times, anywhere or just before a call that changes the disk, and compare what comes out.
 
     A run that came to its end between two kills is followed by another one.
     """
@@ -84,10 +84,10 @@ def kill_often(server: Server, directory: Path, config: RunConfig, seed: str) ->
             if num_kills == KILLS:
                 ended = server.run(*command)
             elif rng.random() < 0.6:
-                ended = server.run_killed_after(rng.uniform(0.0, 0.2) * reference.seconds, *command)
+                ended = server.run(*command, die_after=rng.uniform(0.0, 0.2) * reference.cpu_seconds)
             else:
                 ended = server.run(*command, die_at=rng.randrange(1, 50))
-            assert ended.code in (0, -signal.SIGKILL), ended.err
+            assert ended.code in (0, *KILLED), ended.err
             num_kills += ended.code != 0
             command = ["resume", str(killed)] if (killed / "config.json").exists() else command
         assert server.run("resume", killed).code == 0  # in case it was killed while tidying up
@@ -332,12 +332,14 @@ def test_any_file_of_the_directory_mutated_is_the_same_result_or_one_sentence(
 
 
 def test_a_run_that_is_killed_for_ever_never_loses_a_checkpoint(server: Server, tmp_path: Path) -> None:
-    """Sixty kills, each soon after the start: the newest checkpoint never goes back."""
+    """Sixty kills of a run without end, each soon after the start: the newest checkpoint never goes back."""
     run = tmp_path / "run"
-    config, rng, last = small_config("minatar/breakout", steps=60_000), random.Random(0), 0
+    config, rng, last = small_config("minatar/breakout", steps=10**9), random.Random(0), 0
     command = train_command(config, tmp_path, run)
-    for _ in range(60):
-        assert server.run_killed_after(rng.uniform(0.1, 1.0), *command).code == -signal.SIGKILL
+    for number in range(60):
+        # By turns before a call that changes the disk, which gets it beyond its first checkpoint, and anywhere.
+        moment = {"die_after": rng.uniform(0.1, 1.0)} if number % 2 else {"die_at": rng.randrange(1, 400)}
+        assert server.run(*command, **moment).code in KILLED
         command = ["resume", str(run)] if (run / "config.json").exists() else command
         steps = saved_steps(run)
         assert not steps or steps[0] >= last
