@@ -336,12 +336,12 @@ def test_a_diverged_run_is_neither_finished_nor_failed_and_not_tried_again(
 ) -> None:
     file = tmp_path / "small.toml"
     huge = f"[arms.{diverging}]\noptimizer.learning_rate = 1e30\n"
-    file.write_text(STUDY.replace("6_000", "600").replace(f"[arms.{diverging}]\n", huge))
+    file.write_text(STUDY.replace("1_200", "600").replace(f"[arms.{diverging}]\n", huge))
     said = study("run", file, "--workers", "1")
     assert said.stderr == ""
-    assert said.stdout.count(f"diverged  CartPole-v1 · {diverging} · seed 0: at step 20") == 1
+    assert said.stdout.count(f"diverged  {ENVIRONMENT} · {diverging} · seed 0: at step 20") == 1
     assert "1 of 2 runs done and 1 diverged; everything is in" in said.stdout
-    assert said.stdout.count(f"CartPole-v1 · {diverging} · seed 0 diverged: at step 20") == 1
+    assert said.stdout.count(f"{ENVIRONMENT} · {diverging} · seed 0 diverged: at step 20") == 1
     values = json.loads(study("status", file, "--json").stdout, parse_constant=pytest.fail)
     assert values["counts"] == {"finished": 1, "running": 0, "waiting": 0, "failed": 0, "diverged": 1}
     states = {run["arm"]: (run["state"], run["reason"]) for run in values["runs"]}
@@ -353,7 +353,7 @@ def test_a_diverged_run_is_neither_finished_nor_failed_and_not_tried_again(
     run = next(run for run in plan.runs if run.arm == diverging)
     assert layout.log(run).read_text().count("--- ") == 1  # it was tried once
     assert not layout.failure(run).exists()
-    assert f"<b>{diverging}</b>: the only run in CartPole-v1 diverged." in layout.report.read_text()
+    assert f"<b>{diverging}</b>: the only run in {ENVIRONMENT} diverged." in layout.report.read_text()
 
     again = study("run", file, "--workers", "1").stdout
     assert "started " not in again
@@ -364,7 +364,7 @@ def test_a_diverged_run_is_neither_finished_nor_failed_and_not_tried_again(
 def test_a_run_that_diverged_on_a_node_that_was_lost_is_not_a_failure(tmp_path: Path) -> None:
     """Ray gives the task to another node, which finds the run as it was left."""
     file = tmp_path / "small.toml"
-    file.write_text(STUDY.replace("6_000", "400").replace("[defaults]", "[defaults]\noptimizer.learning_rate = 1e30"))
+    file.write_text(STUDY.replace("1_200", "400").replace("[defaults]", "[defaults]\noptimizer.learning_rate = 1e30"))
     plan = read_study(file)
     layout, run = make_layout(tmp_path, plan), plan.runs[1]
     order = {"environment": run.environment, "arm": run.arm, "seed": run.seed, "config": to_dict(run.config)}
