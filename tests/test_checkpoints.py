@@ -443,6 +443,58 @@ def test_names_that_are_no_steps_are_left_alone(story: Story) -> None:
     assert all_steps(story.run) == [18, 12]
 
 
+def stray_file(path: Path) -> None:
+    path.write_text("mine")
+
+
+def stray_link(path: Path) -> None:
+    """A link to a checkpoint, which must not be removed through it."""
+    path.symlink_to(path.with_name("18"))
+
+
+def stray_link_to_nowhere(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+STRAYS = [stray_file, stray_link, stray_link_to_nowhere, os.mkfifo]
+
+
+@pytest.mark.parametrize("make", STRAYS)
+def test_what_only_has_the_name_of_a_checkpoint_is_none_and_is_set_aside_when_one_is_saved_there(
+    story: Story, make: Callable[[Path], None]
+) -> None:
+    stray = story.run / CHECKPOINTS / "24"
+    make(stray)
+    inode = stray.lstat().st_ino
+    assert checkpoints.strays(story.run) == [stray]
+    assert all_steps(story.run) == saved_steps(story.run) == [18, 12]
+    keep_checkpoints(story.run, 18)
+    assert stray.lstat().st_ino == inode
+    story.play(lambda: False, 3)
+    story.save()
+    assert saved_steps(story.run) == [24, 18]
+    assert not story.damage(24)
+    assert not story.damage(18)
+    assert stray.with_name("24.stray").lstat().st_ino == inode
+
+
+def test_an_empty_directory_in_a_checkpoints_place_is_taken_for_one_half_written(story: Story) -> None:
+    (story.run / CHECKPOINTS / "24").mkdir()
+    story.play(lambda: False, 3)
+    story.save()
+    assert sorted(entry.name for entry in (story.run / CHECKPOINTS).iterdir()) == ["18", "24"]
+
+
+def test_a_file_in_the_place_of_all_checkpoints_is_set_aside(tmp_path: Path, no_sync: None) -> None:
+    story = Story(tmp_path, make_config())
+    (tmp_path / CHECKPOINTS).write_text("mine")
+    assert all_steps(tmp_path) == []
+    story.play(lambda: False, 12)
+    story.save()
+    assert saved_steps(tmp_path) == [12]
+    assert (tmp_path / f"{CHECKPOINTS}.stray").read_text() == "mine"
+
+
 def revouch(run: Path, step: int, state: Any) -> None:
     """A state.json whose checksum fits, whatever it says."""
     payload = json.dumps(state)

@@ -294,13 +294,113 @@ def test_damage_to_the_rest_of_the_directory(
     assert not differences(undisturbed, run)
 
 
-def test_a_lost_provenance_is_written_anew_when_there_is_something_to_note(stopped: Path, tmp_path: Path) -> None:
+def become_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (Path.unlink, "provenance.json is missing"),
+        (truncate, "provenance.json is damaged"),
+        (become_directory, "provenance.json cannot be read (Is a directory)"),
+    ],
+)
+def test_a_lost_provenance_is_written_anew_when_there_is_something_to_note(
+    stopped: Path, tmp_path: Path, damage: Callable[[Path], None], words: str
+) -> None:
     run = copy_run(stopped, tmp_path / "run")
-    (run / "provenance.json").unlink()
+    damage(run / "provenance.json")
     resume_run(run, print, threads=2).close()
     notes = read_provenance(run)["notes"]
-    assert "provenance.json is missing" in notes[0]
+    assert words in notes[0]
     assert notes[1] == "from step 300 on with threads 2 instead of 1"
+    assert (run / "provenance.json.damaged").exists() == (damage is not Path.unlink)
+
+
+# Strays
+
+
+def stray_file(path: Path) -> None:
+    path.write_text("mine")
+
+
+def stray_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def stray_link(path: Path) -> None:
+    path.symlink_to(path.parent.parent)
+
+
+@pytest.mark.parametrize("make", [stray_file, stray_directory, stray_link, os.mkfifo])
+@pytest.mark.parametrize("name", ["360", "420", "6000", "notes.txt", "360.stray"])
+def test_a_stray_among_the_checkpoints_stops_nothing_and_is_not_lost(
+    undisturbed: Path, stopped: Path, tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    stray = run / CHECKPOINTS / name
+    make(stray)
+    inode = stray.lstat().st_ino
+    said = resume_to_end(run)
+    assert len(said) == name.isdigit()
+    assert all(str(stray) in sentence or f"checkpoint {name} has no {STATE}" in sentence for sentence in said)
+    assert not differences(undisturbed, run)
+    is_ours = name.isdigit() and make is stray_directory  # as a crash leaves it
+    kept = {entry.lstat().st_ino: entry.name for entry in (run / CHECKPOINTS).glob("*")}
+    assert kept == ({} if is_ours else {inode: "360.stray" if name == "360" else name})
+
+
+@pytest.mark.parametrize("step", [60, STOPPED_AT])
+@pytest.mark.parametrize("make", [stray_file, stray_directory, stray_link])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints",
+        "memory",
+        "memory/notes.txt",
+        "memory/rewards.bin",
+        "lock",
+        "curve.png",
+        "provenance.json",
+        "provenance.json.part",
+        "weights-stopped.safetensors",
+        "weights.safetensors.part",
+        "metrics.jsonl",
+        "thesis.tex",
+    ],
+)
+def test_whatever_stands_in_the_directory_is_harmless_or_one_sentence(
+    undisturbed: Path, tmp_path: Path, name: str, make: Callable[[Path], None], step: int
+) -> None:
+    run = tmp_path / "run"
+    train_until(run, small_config(), step)
+    if os.path.lexists(run / name):
+        (run / name).rename(tmp_path / "moved")
+    make(run / name)
+    inode = (run / name).lstat().st_ino
+    try:
+        resume_to_end(run)
+        assert not differences(undisturbed, run)
+    except (DamageError, ConfigError) as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    except OSError as error:
+        assert error.errno is not None  # noqa: PT017 — the command line makes a sentence of it
+    is_like_ours = name.endswith((".part", ".bin")) or (make is stray_directory and name in ("checkpoints", "memory"))
+    assert is_like_ours or inode in {path.lstat().st_ino for path in run.rglob("*")}
+
+
+@pytest.mark.parametrize("name", ["memory", "checkpoints"])
+def test_a_directory_that_is_a_link_to_another_place_is_used_and_the_link_stays(
+    undisturbed: Path, stopped: Path, tmp_path: Path, name: str
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    (run / name).rename(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    assert resume_to_end(run) == []
+    assert not differences(undisturbed, run)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 # What a person did

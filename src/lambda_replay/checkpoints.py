@@ -27,6 +27,7 @@ from lambda_replay.files import (
     parse_tensors,
     read_json,
     save_tensors,
+    set_aside,
     sync_directory,
     write_atomically,
 )
@@ -36,6 +37,7 @@ CHECKPOINTS = "checkpoints"
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 FORMAT = 1  # of state.json and of the memory's files
 NUM_KEPT = 2
+STRAY = "stray"  # added to the name of what is not ours but has the name of something that is
 CHUNK = 1024  # slots per checksum of the memory
 SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its closing slot and the next one's first
 SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
@@ -151,8 +153,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
     """Write a checkpoint; until its last moment the ones before it are what counts."""
     place = run / CHECKPOINTS / str(checkpoint.step)
     try:
-        if place.exists():  # a crash left it half-written
-            shutil.rmtree(place)
+        _make_way(place)
         place.mkdir(parents=True)
         memory.flush()
         save_tensors(place / WEIGHTS, checkpoint.weights)
@@ -173,6 +174,16 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
     keep_checkpoints(run, checkpoint.step)
 
 
+def _make_way(place: Path) -> None:
+    """Free a checkpoint's place: what a crash left half-written is removed, what is not ours is set aside."""
+    if os.path.lexists(place.parent) and not place.parent.is_dir():
+        set_aside(place.parent, STRAY)
+    if _is_own_directory(place):
+        shutil.rmtree(place)
+    elif os.path.lexists(place):
+        set_aside(place, STRAY)
+
+
 def keep_checkpoints(run: Path, newest: int) -> None:
     """Remove all checkpoints but the given one and those just before it."""
     kept = [step for step in saved_steps(run) if step <= newest][:NUM_KEPT]
@@ -183,14 +194,28 @@ def keep_checkpoints(run: Path, newest: int) -> None:
 
 def saved_steps(run: Path) -> list[int]:
     """Steps of the checkpoints whose writing came to its end, newest first."""
-    return [step for step in all_steps(run) if (run / CHECKPOINTS / str(step) / STATE).exists()]
+    return [step for step in all_steps(run) if (run / CHECKPOINTS / str(step) / STATE).is_file()]
 
 
 def all_steps(run: Path) -> list[int]:
     """Steps of all checkpoints, unfinished ones too, newest first."""
+    return sorted((int(entry.name) for entry in _named_like_steps(run) if _is_own_directory(entry)), reverse=True)
+
+
+def strays(run: Path) -> list[Path]:
+    """What is named like a checkpoint but cannot be one: a file, a link."""
+    return sorted(entry for entry in _named_like_steps(run) if not _is_own_directory(entry))
+
+
+def _named_like_steps(run: Path) -> list[Path]:
     place = run / CHECKPOINTS
-    names = [entry.name for entry in place.iterdir()] if place.is_dir() else []
-    return sorted((int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,17}", name)), reverse=True)
+    entries = place.iterdir() if place.is_dir() else ()
+    return [entry for entry in entries if re.fullmatch(r"[1-9][0-9]{0,17}", entry.name)]
+
+
+def _is_own_directory(path: Path) -> bool:
+    """Whether this is a directory and not a link to one, through which something else would be removed."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def remove_checkpoint(run: Path, step: int) -> None:

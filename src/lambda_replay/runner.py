@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lambda_replay.agents import Agent, check_agent, make_agent
 from lambda_replay.checkpoints import (
     CHECKPOINTS,
     STATE,
+    STRAY,
     Checkpoint,
     MemoryChecksums,
     all_steps,
@@ -25,15 +27,17 @@ from lambda_replay.checkpoints import (
     keep_checkpoints,
     load_checkpoint,
     read_state,
+    remove_checkpoint,
     save_checkpoint,
     saved_config,
     saved_steps,
     spare_slots,
+    strays,
 )
 from lambda_replay.config import Device, RunConfig, differing_fields, to_dict
 from lambda_replay.envs import Environment, make_environment
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import file_checksum, save_tensors, sync_directory
+from lambda_replay.files import file_checksum, save_tensors, set_aside, sync_directory
 from lambda_replay.loop import LARGEST_SEED, SCORE_WINDOW, Boundary, Event, GameEnd, Learned, Loop
 from lambda_replay.randomness import make_streams
 from lambda_replay.resources import check_room
@@ -254,6 +258,7 @@ def resume_run(
         config = _effective_config(recorded, checkpoint, device, threads)
         environments = make_environments(config)
         if checkpoint is None:
+            _make_way(path, say)
             _clear(path)
             on_failure.callback(_clear, path)  # so that what was claimed of a disk too small is freed
         run = Run(path, config, environments=environments, network=network, lock=lock, recorded=recorded)
@@ -276,6 +281,8 @@ def _refuse_unresumable(path: Path, config: RunConfig) -> None:
 
 def _newest_sound(path: Path, recorded: RunConfig, say: Say) -> Checkpoint | None:
     """The newest checkpoint that is sound in all its parts; None if none was ever complete."""
+    for stray in strays(path):
+        say(f"{stray} is not a checkpoint; it is ignored.")
     steps = all_steps(path)
     saved = saved_steps(path)
     for step in steps:
@@ -337,11 +344,24 @@ def _effective_config(
     return replace(recorded, device=device or recorded.device, threads=threads or recorded.threads)
 
 
+def _make_way(path: Path, say: Say) -> None:
+    """Set aside what is in the way of a run that begins again: a file where it needs a directory, or the reverse."""
+    for name in (*LOGS, CHECKPOINTS, MEMORY):
+        place = path / name
+        if os.path.lexists(place) and not (place.is_file() if name in LOGS else place.is_dir()):
+            say(f"{place} is not what a run has there; it is kept as {set_aside(place, STRAY).name}.")
+
+
 def _clear(path: Path) -> None:
-    """Remove what a run that never came to its first checkpoint left behind, so that it can begin again."""
+    """Remove checkpoints and the memory's files; what else somebody put into their directories stays."""
+    for step in all_steps(path):
+        remove_checkpoint(path, step)
+    for file in (path / MEMORY).glob("*.bin"):
+        if file.is_file():
+            file.unlink()
     for name in (CHECKPOINTS, MEMORY):
-        if (path / name).exists():
-            shutil.rmtree(path / name)
+        with suppress(OSError):  # it is not empty, or a link, or was never made
+            (path / name).rmdir()
 
 
 def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:

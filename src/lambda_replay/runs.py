@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from lambda_replay.config import RunConfig, from_dict, to_dict
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import read_json, sync_directory, write_atomically
+from lambda_replay.files import read_json, set_aside, sync_directory, write_atomically
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "config.json",
@@ -35,6 +35,7 @@ CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
 BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory has before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
+DAMAGED = "damaged"  # added to the name of what was damaged and is kept beside its successor
 
 
 def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False) -> RunLock:
@@ -133,11 +134,13 @@ def read_provenance(path: Path) -> dict[str, Any]:
 def amend_provenance(path: Path, config: RunConfig, notes: Sequence[str] = (), **changes: Any) -> None:
     """Record what a reader of the results must know; the same note is not made twice.
 
-    A damaged provenance is replaced by that of the present moment, which says so.
+    A damaged provenance is set aside for that of the present moment, which says so.
     """
     try:
         values = read_provenance(path)
     except DamageError as error:
+        if os.path.lexists(path / PROVENANCE):
+            set_aside(path / PROVENANCE, DAMAGED)
         values = {**provenance(config), "keep_memory": True, "config": to_dict(config)}
         values["notes"] = [f"written anew in a later process, for the first one was lost: {error}"]
     values["notes"] += [note for note in notes if note not in values["notes"]]
@@ -180,7 +183,10 @@ class RunLock:
     """Held while a process works in a run directory, so that a second one is refused; it ends with its process."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except IsADirectoryError:
+            raise ConfigError(f"{path / LOCK} is a directory, but a run needs a file there; rename it.") from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
