@@ -164,14 +164,28 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
             "logs": {name: file_checksum(run / name, length) for name, length in checkpoint.state["logs"].items()},
         }
         layout = {name: array[:1].nbytes for name, array in memory.arrays.items()}
-        payload = json.dumps({**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched})
-        text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
-        write_atomically(place / STATE, text.encode())
+        _write_state(place, {**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched})
         sync_directory(place.parent)
     except OSError:
         remove_checkpoint(run, checkpoint.step)  # what was written of it may be all the room there was
         raise
     keep_checkpoints(run, checkpoint.step)
+
+
+def _write_state(place: Path, state: Mapping[str, Any]) -> None:
+    payload = json.dumps(state)
+    text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
+    write_atomically(place / STATE, text.encode())
+
+
+def forget_logs(run: Path, checkpoint: Checkpoint, names: Iterable[str]) -> Checkpoint:
+    """Let a checkpoint rely on nothing of the logs of these names: on resume they begin with what comes after it."""
+    state, vouched = checkpoint.state, checkpoint.state["checksums"]
+    lengths = {**state["logs"], **dict.fromkeys(names, 0)}
+    logs = {**vouched["logs"], **{name: file_checksum(run / name, 0) for name in names}}
+    state = {**state, "logs": lengths, "checksums": {**vouched, "logs": logs}}
+    _write_state(run / CHECKPOINTS / str(checkpoint.step), state)
+    return checkpoint._replace(state=state)
 
 
 def _make_way(place: Path) -> None:
@@ -328,20 +342,34 @@ def _window(config: RunConfig) -> int:
 
 
 def find_damage(run: Path, state: Mapping[str, Any], memory: Path) -> Iterator[str]:
-    """One sentence for each part of a checkpoint that is not sound; ``memory`` is the directory of the memory's files.
+    """One sentence for each part of a checkpoint that is needed to go on, and not sound.
 
-    Nothing is changed, and the memory is read as plain files: a file that is too short is then no crash.
+    ``memory`` is the directory of the memory's files. Nothing is changed, and the memory is read as plain files: a file
+    that is too short is then no crash.
     """
-    place, checksums = run / CHECKPOINTS / str(state["step"]), state["checksums"]
-    parts = [(place / name, None, wanted) for name, wanted in checksums["files"].items()]
-    parts += [(run / name, state["logs"][name], wanted) for name, wanted in checksums["logs"].items()]
-    for path, length, wanted in parts:
-        try:
-            if file_checksum(path, length) != wanted:
-                yield f"{path} is damaged (its checksum does not fit)."
-        except OSError as error:
-            yield f"{path} cannot be read ({error.strerror})."
+    place = run / CHECKPOINTS / str(state["step"])
+    for name, wanted in state["checksums"]["files"].items():
+        if sentence := _find_file_damage(place / name, None, wanted):
+            yield sentence
     yield from _find_memory_damage(state, memory)
+
+
+def find_log_damage(run: Path, state: Mapping[str, Any]) -> dict[str, str]:
+    """By name, one sentence for each log that is not what it was up to the checkpoint; training never reads them."""
+    damage = {
+        name: _find_file_damage(run / name, state["logs"][name], wanted)
+        for name, wanted in state["checksums"]["logs"].items()
+    }
+    return {name: sentence for name, sentence in damage.items() if sentence}
+
+
+def _find_file_damage(path: Path, length: int | None, wanted: str) -> str | None:
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            return f"{path} is not a file."
+        return None if file_checksum(path, length) == wanted else f"{path} is damaged (its checksum does not fit)."
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})."
 
 
 def _find_memory_damage(state: Mapping[str, Any], directory: Path) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -22,6 +21,8 @@ from lambda_replay.checkpoints import (
     MemoryChecksums,
     all_steps,
     find_damage,
+    find_log_damage,
+    forget_logs,
     form_of,
     has_form,
     keep_checkpoints,
@@ -53,9 +54,11 @@ from lambda_replay.runs import (
     amend_provenance,
     changes_of_machinery,
     create_run,
+    had_checkpoint,
     is_finished,
     read_config,
     read_provenance,
+    renew_log,
 )
 
 OnEvent = Callable[[Event], None]
@@ -114,12 +117,15 @@ class Run:
         for environment in self._environments:
             environment.close()
 
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint of another run."""
+        self._check_state(checkpoint.state)
+        _check_tensors("weights", checkpoint.weights, self.agent.learner.weights())
+        _check_tensors("optimizer state", checkpoint.optimizer, self.agent.learner.optimizer_state())
+
     def restore(self, checkpoint: Checkpoint) -> list[int]:
-        """Go back to a sound checkpoint; the streams whose environment could not repeat its game."""
+        """Go back to a sound checkpoint of this run; the streams whose environment could not repeat its game."""
         state, learner = checkpoint.state, self.agent.learner
-        self._check_state(state)
-        _check_tensors("weights", checkpoint.weights, learner.weights())
-        _check_tensors("optimizer state", checkpoint.optimizer, learner.optimizer_state())
         learner.load_weights(checkpoint.weights)
         learner.load_optimizer_state(checkpoint.optimizer)
         self.agent.memory.set_state(state["memory"])
@@ -247,14 +253,15 @@ def resume_run(
 ) -> Run:
     """The run of a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
 
-    ``say`` is told of everything that is not sound. ``device`` and ``threads``: others than the run's own so far.
+    Where only logs are damaged, they are set aside and begin anew. ``say`` is told of everything that is not sound.
+    ``device`` and ``threads``: others than the run's own so far.
     """
     recorded = read_config(path)
     with ExitStack() as on_failure:
         lock = RunLock(path)
         on_failure.callback(lock.release)
         _refuse_unresumable(path, recorded)
-        checkpoint = _newest_sound(path, recorded, say)
+        checkpoint, damaged_logs = _newest_usable(path, recorded, say)
         config = _effective_config(recorded, checkpoint, device, threads)
         environments = make_environments(config)
         if checkpoint is None:
@@ -266,7 +273,9 @@ def resume_run(
         if keep_memory:
             amend_provenance(path, recorded, keep_memory=True)
         if checkpoint is not None:
+            run.check(checkpoint)
             keep_checkpoints(path, checkpoint.step)
+            checkpoint = _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
             _restore(run, checkpoint, say)
         on_failure.pop_all()
         return run
@@ -279,41 +288,51 @@ def _refuse_unresumable(path: Path, config: RunConfig) -> None:
         raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
 
 
-def _newest_sound(path: Path, recorded: RunConfig, say: Say) -> Checkpoint | None:
-    """The newest checkpoint that is sound in all its parts; None if none was ever complete."""
+def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is sound in all its parts; else the newest of which only logs, named here, are not.
+
+    None if none was ever complete.
+    """
     for stray in strays(path):
         say(f"{stray} is not a checkpoint; it is ignored.")
-    steps = all_steps(path)
-    saved = saved_steps(path)
-    for step in steps:
+    saved, without_logs = saved_steps(path), None
+    for step in all_steps(path):
         if step not in saved:
             say(f"checkpoint {step} has no {STATE}: writing it was interrupted, or the file was removed.")
             continue
         try:
             state = read_state(path, step)
             _refuse_changes(path, recorded, saved_config(state))
-            damage = list(find_damage(path, state, path / MEMORY))
-            for sentence in damage:
+            damage, log_damage = list(find_damage(path, state, path / MEMORY)), find_log_damage(path, state)
+            for sentence in (*damage, *log_damage.values()):
                 say(f"checkpoint {step}: {sentence}")
-            if not damage:
-                return load_checkpoint(path, state)
+            if not damage and not log_damage:
+                return load_checkpoint(path, state), []
+            if not damage and without_logs is None:
+                without_logs = load_checkpoint(path, state), list(log_damage)
         except DamageError as error:
             say(f"checkpoint {step}: {error}")
-    if saved or _had_checkpoint(path, recorded):
+    if without_logs is not None:
+        return without_logs
+    if saved or had_checkpoint(path, recorded):
         raise DamageError(
             f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
         )
     _refuse_changes_since_birth(path, recorded)
-    return None
+    return None, []
 
 
-def _had_checkpoint(path: Path, config: RunConfig) -> bool:
-    """Whether the run once was beyond its first checkpoint: that is made before anything is learnt and logged."""
-    try:
-        with (path / METRICS).open() as file:
-            return int(json.loads(file.readline())["step"]) < config.steps  # the last step is logged without learning
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+def _renew_logs(run: Run, checkpoint: Checkpoint, names: list[str], say: Say) -> Checkpoint:
+    """Let damaged logs begin anew at a checkpoint, which then relies on them no more.
+
+    That comes last: whenever this is broken off, the next resume does the rest.
+    """
+    for log in (run.path / name for name in names):
+        if log.exists() and not os.access(log, os.R_OK):  # it may well be sound
+            raise ConfigError(f"{log} cannot be read; give access to it, then resume again.")
+    for name in names:
+        say(renew_log(run.path, run.recorded, name, checkpoint.step))
+    return forget_logs(run.path, checkpoint, names)
 
 
 def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from lambda_replay.config import RunConfig, from_dict, to_dict
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import read_json, set_aside, sync_directory, write_atomically
+from lambda_replay.files import name_aside, read_json, set_aside, sync_directory, write_atomically
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "config.json",
@@ -94,6 +94,19 @@ def read_config(path: Path) -> RunConfig:
 def is_finished(path: Path) -> bool:
     """Whether a run came to its end: its final weights are written last."""
     return (path / WEIGHTS).exists()
+
+
+def had_checkpoint(path: Path, config: RunConfig) -> bool:
+    """Whether a run once had a checkpoint: the first is made before anything is learnt and logged.
+
+    Nothing of the logs is read, for they may be damaged. A log is set aside only for one that begins at a checkpoint. A
+    run that ends before it learns logs its last step, without a checkpoint.
+    """
+    learnt = (path / METRICS, path / TIMING)
+    return config.steps > config.memory.start and (
+        any(log.is_file() and log.stat().st_size > 0 for log in learnt)
+        or any(True for name in LOGS for _ in path.glob(f"{name}.{DAMAGED}-*"))
+    )
 
 
 def provenance(config: RunConfig) -> dict[str, Any]:
@@ -220,6 +233,24 @@ def looking_at(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def renew_log(path: Path, config: RunConfig, name: str, step: int) -> str:
+    """Let a damaged log begin anew at a step, and keep what is there of it; says what happened in one sentence.
+
+    It is recorded before anything is renamed, so that no crash leaves a change without a note.
+    """
+    log, fate = path / name, "missing or empty"
+    kept = name_aside(log, f"{DAMAGED}-{step}")
+    has_content = os.path.lexists(log) and not (log.is_file() and log.stat().st_size == 0)
+    if has_content:
+        fate = f"damaged and kept as {kept.name}"
+    amend_provenance(path, config, [f"{name} begins at step {step}: the one before was {fate}"])
+    if has_content:
+        log.rename(kept)
+    log.touch()
+    sync_directory(path)
+    return f"{log} is {fate}; training does not read it, and a new one begins at step {step}."
+
+
 class RunLog:
     """The growing files of a run: metrics and timing (one JSON object a line), episodes (CSV).
 
@@ -229,13 +260,16 @@ class RunLog:
     def __init__(self, path: Path, positions: Mapping[str, int] | None = None, earlier_seconds: float = 0.0) -> None:
         """Start the files, or cut them back to the ``positions`` of a checkpoint, made after ``earlier_seconds``."""
         self._files: dict[str, BinaryIO] = {}
-        for name in LOGS:
-            file = (path / name).open("w+b" if positions is None else "r+b")
-            if positions is not None:
-                file.truncate(positions[name])
-            file.seek(0, io.SEEK_END)
-            self._files[name] = file
-        sync_directory(path)
+        try:
+            for name in LOGS:
+                self._files[name] = (path / name).open("w+b" if positions is None else "r+b")
+                if positions is not None:
+                    self._files[name].truncate(positions[name])
+                self._files[name].seek(0, io.SEEK_END)
+            sync_directory(path)
+        except BaseException:
+            self.close()
+            raise
         self._earlier_seconds = earlier_seconds
         self._started = time.monotonic()
         self._episodes_text = io.StringIO()
