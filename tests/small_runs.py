@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lambda_replay.config import AgentName, RunConfig, override, to_dict
+from lambda_replay.files import load_tensors
 from lambda_replay.loop import Event
 from lambda_replay.presets import make_config
 from lambda_replay.runner import Run, finish_run, resume_run, start_run
@@ -89,6 +92,25 @@ def resume_to_end(path: Path) -> list[str]:
 def copy_run(source: Path, target: Path) -> Path:
     shutil.copytree(source, target)
     return target
+
+
+def learnt_the_same(undisturbed: Path, run: Path, renewed: Mapping[str, int]) -> bool:
+    """Whether a run is the undisturbed one but for logs that were begun anew, with the place where each goes on.
+
+    Its weights vouch for the logs, so there only the tensors can be the same.
+    """
+    weights, others = (load_tensors(path / "weights.safetensors") for path in (undisturbed, run))
+    if weights.keys() != others.keys() or not all(torch.equal(weights[name], others[name]) for name in weights):
+        return False
+    for name in ("metrics.jsonl", "episodes.csv"):
+        wanted = (undisturbed / name).read_bytes()
+        if name in renewed:
+            header = wanted[: wanted.index(b"\n") + 1] if name == "episodes.csv" else b""
+            rest = wanted[renewed[name] :]
+            wanted = (b"" if rest.startswith(header) else header) + rest if rest else b""
+        if (run / name).read_bytes() != wanted:
+            return False
+    return True
 
 
 def differences(one: Path, other: Path) -> list[str]:

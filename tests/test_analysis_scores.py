@@ -166,6 +166,27 @@ def test_a_header_alone_is_no_episode(tmp_path: Path) -> None:
     assert len(read_episodes(tmp_path / "episodes.csv").steps) == 0
 
 
+def test_a_directory_in_the_place_of_a_log_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "episodes.csv").mkdir()
+    with pytest.raises(ConfigError, match=r"episodes\.csv cannot be read \(Is a directory\)"):
+        read_episodes(tmp_path / "episodes.csv")
+
+
+def test_what_needs_the_first_episodes_is_unknown_when_the_log_begins_in_the_middle(tmp_path: Path) -> None:
+    """The log was damaged and begun anew at step 300: what is left of random play, the area, or an arrival is wrong."""
+    rows = [f"{7 + i},{310 + 10 * i},0,{i}.0,10,7,terminated\n" for i in range(30)]
+    (tmp_path / "episodes.csv").write_text(HEADER + "".join(rows))
+    episodes = read_episodes(tmp_path / "episodes.csv")
+    assert not episodes.is_whole
+    assert math.isnan(random_play_score(episodes, start=100))
+    assert math.isnan(area_under_curve(episodes, 600))
+    assert steps_to_threshold(episodes, 5.0) is None
+    assert final_score(episodes) == pytest.approx(14.5)
+    assert_array_equal(learning_curve(episodes, np.array([300.0, 310.0, 320.0]), 600), [math.nan, 0.0, 0.5])
+    (tmp_path / "episodes.csv").write_text(HEADER + rows[0].replace("7,", "0,", 1))
+    assert read_episodes(tmp_path / "episodes.csv").is_whole  # no game had ended when it was begun anew
+
+
 def test_a_finished_run_has_reached_all_its_steps(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"steps": 500}))
     assert reached_step(read_run(record(tmp_path, "finished")), steps=1_000) == 500
@@ -179,10 +200,16 @@ def test_a_finished_run_has_reached_all_its_steps(tmp_path: Path) -> None:
         ("timing.jsonl", '{"step": 1, "seconds": 1}\n{"step": 2,\n{"step": 3, "seconds": 3}\n', "line 2"),
         ("timing.jsonl", '{"step": 1}\n', "seconds"),
         ("config.json", "[1]", "not a JSON object"),
+        ("config.json", "[" * 100_000, "not JSON"),
+        ("episodes.csv", HEADER + "0,12,0,\xff,12,7,terminated\n", "damaged"),
+        ("timing.jsonl", "\xff\n", "damaged"),
+        ("timing.jsonl", '{"step": "x", "seconds": 1}\n', "damaged"),
+        ("timing.jsonl", '{"step": Infinity, "seconds": 1}\n', "damaged"),
+        ("timing.jsonl", '{"step": 1, "seconds": []}\n', "damaged"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_sentence(tmp_path: Path, name: str, content: str, words: str) -> None:
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
     readers = {"episodes.csv": read_episodes, "timing.jsonl": read_timing, "config.json": read_object}
     with pytest.raises(ConfigError, match=words) as error:
         readers[name](tmp_path / name)

@@ -205,3 +205,29 @@ def test_a_named_threshold_is_used(study: StudyData) -> None:
     )
     time = summary.environments[0].arm("peng-0.25").to_threshold["steps"]
     assert (time.median, time.reached, time.total) == (math.inf, 0, 3)
+
+
+def test_a_run_without_its_first_episodes_is_left_out_of_what_needs_them(tmp_path: Path) -> None:
+    study = make_study(tmp_path, environments=1, seeds=3, states={})
+    before = summarise(study).environments[0].arm("peng-0.75")
+    path = before.runs[0].record.path / "episodes.csv"
+    header, *rows = path.read_text().splitlines(keepends=True)
+    path.write_text(header + "".join(rows[len(rows) // 2 :]))
+    environment = summarise(study).environments[0]
+    after = environment.arm("peng-0.75")
+    assert len(environment.random_scores) == 3 * len(ARMS) - 1
+    assert math.isnan(after.runs[0].area)
+    assert after.area.value == pytest.approx(np.mean([run.area for run in before.runs[1:]]))
+    assert after.to_threshold["steps"].total == before.to_threshold["steps"].total - 1
+    assert len(after.final_scores) == 3
+
+
+def test_an_environment_of_which_no_run_has_its_first_episodes_is_not_called_learnt(tmp_path: Path) -> None:
+    study = make_study(tmp_path, environments=1, seeds=1, states={})
+    for run in study.runs:
+        path = run.path / "episodes.csv"
+        header, _, *rows = path.read_text().splitlines(keepends=True)
+        path.write_text(header + "".join(rows))
+    summary = summarise(study)
+    assert summary.learnt == ()
+    assert all(len(arm.final_scores) for arm in summary.environments[0].arms)

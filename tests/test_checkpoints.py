@@ -25,6 +25,8 @@ from lambda_replay.checkpoints import (
     MemoryChecksums,
     all_steps,
     find_damage,
+    find_log_damage,
+    forget_logs,
     form_of,
     has_form,
     keep_checkpoints,
@@ -105,7 +107,8 @@ class Story:
         save_checkpoint(self.run, Checkpoint(self.step, state, tensors, tensors), self.memory, self.checksums)
 
     def damage(self, step: int) -> list[str]:
-        return list(find_damage(self.run, read_state(self.run, step), self.run / "memory"))
+        state = read_state(self.run, step)
+        return [*find_damage(self.run, state, self.run / "memory"), *find_log_damage(self.run, state).values()]
 
     def go_back(self, step: int, *, restarts: bool) -> None:
         """What a resume does: everything after the checkpoint is forgotten; a game may have to begin anew."""
@@ -269,6 +272,19 @@ def become_directory(path: Path) -> None:
     path.mkdir()
 
 
+def stray_file(path: Path) -> None:
+    path.write_text("mine")
+
+
+def stray_link(path: Path) -> None:
+    """A link to a checkpoint, which must not be removed through it."""
+    path.symlink_to(path.with_name("18"))
+
+
+def stray_link_to_nowhere(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
 DAMAGES = [truncate, empty, lengthen, flip, Path.unlink, become_directory]
 
 
@@ -326,6 +342,29 @@ def test_damage_to_a_log_is_found_as_far_as_a_checkpoint_needs_it(
     (story.run / LOG).unlink() if content is None else (story.run / LOG).write_text(content)
     assert [step for step in (12, 18) if not story.damage(step)] == sound
     assert all(LOG in sentence for step in (12, 18) for sentence in story.damage(step))
+    for step in (12, 18):
+        state = read_state(story.run, step)
+        assert list(find_damage(story.run, state, story.run / "memory")) == []  # nothing that is needed to go on
+        assert list(find_log_damage(story.run, state)) == ([] if step in sound else [LOG])
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, stray_link_to_nowhere])
+def test_what_is_no_file_is_a_damaged_log(story: Story, make: Callable[[Path], None]) -> None:
+    (story.run / LOG).unlink()
+    make(story.run / LOG)
+    assert list(find_log_damage(story.run, read_state(story.run, 18))) == [LOG]
+
+
+def test_a_checkpoint_can_forget_a_log_and_is_sound_without_it(story: Story) -> None:
+    (story.run / LOG).write_text("")
+    before = load_checkpoint(story.run, read_state(story.run, 18))
+    checkpoint = forget_logs(story.run, before, [LOG])
+    assert story.damage(18) == []
+    assert story.damage(12) != []
+    assert read_state(story.run, 18) == checkpoint.state
+    assert checkpoint.state["logs"] == {LOG: 0}
+    parts = ("memory", "loop", "config", "slot_bytes")
+    assert [checkpoint.state[part] for part in parts] == [before.state[part] for part in parts]
 
 
 def test_everything_is_on_the_disk_before_the_checkpoint_counts_and_older_ones_go_after(
@@ -441,6 +480,45 @@ def test_names_that_are_no_steps_are_left_alone(story: Story) -> None:
     assert saved_steps(story.run) == [18, 12]
     keep_checkpoints(story.run, 18)
     assert all_steps(story.run) == [18, 12]
+
+
+STRAYS = [stray_file, stray_link, stray_link_to_nowhere, os.mkfifo]
+
+
+@pytest.mark.parametrize("make", STRAYS)
+def test_what_only_has_the_name_of_a_checkpoint_is_none_and_is_set_aside_when_one_is_saved_there(
+    story: Story, make: Callable[[Path], None]
+) -> None:
+    stray = story.run / CHECKPOINTS / "24"
+    make(stray)
+    inode = stray.lstat().st_ino
+    assert checkpoints.strays(story.run) == [stray]
+    assert all_steps(story.run) == saved_steps(story.run) == [18, 12]
+    keep_checkpoints(story.run, 18)
+    assert stray.lstat().st_ino == inode
+    story.play(lambda: False, 3)
+    story.save()
+    assert saved_steps(story.run) == [24, 18]
+    assert not story.damage(24)
+    assert not story.damage(18)
+    assert stray.with_name("24.stray").lstat().st_ino == inode
+
+
+def test_an_empty_directory_in_a_checkpoints_place_is_taken_for_one_half_written(story: Story) -> None:
+    (story.run / CHECKPOINTS / "24").mkdir()
+    story.play(lambda: False, 3)
+    story.save()
+    assert sorted(entry.name for entry in (story.run / CHECKPOINTS).iterdir()) == ["18", "24"]
+
+
+def test_a_file_in_the_place_of_all_checkpoints_is_set_aside(tmp_path: Path, no_sync: None) -> None:
+    story = Story(tmp_path, make_config())
+    (tmp_path / CHECKPOINTS).write_text("mine")
+    assert all_steps(tmp_path) == []
+    story.play(lambda: False, 12)
+    story.save()
+    assert saved_steps(tmp_path) == [12]
+    assert (tmp_path / f"{CHECKPOINTS}.stray").read_text() == "mine"
 
 
 def revouch(run: Path, step: int, state: Any) -> None:

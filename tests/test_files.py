@@ -27,6 +27,7 @@ from lambda_replay.files import (
     read_json,
     replacing,
     save_tensors,
+    set_aside,
     write_atomically,
 )
 
@@ -50,6 +51,35 @@ def fail(*arguments: Any, **options: Any) -> None:
 
 def interrupt(*arguments: Any, **options: Any) -> None:
     raise KeyboardInterrupt
+
+
+def make_file(path: Path) -> None:
+    path.write_bytes(b"mine")
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis.tex").write_bytes(b"mine")
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+@pytest.mark.parametrize("make", [make_file, make_directory, make_link])
+def test_what_is_set_aside_keeps_its_content_and_never_takes_the_place_of_another(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "log.csv"
+    for wanted in ("log.csv.damaged-60", "log.csv.damaged-60-2", "log.csv.damaged-60-3"):
+        make(path)
+        assert set_aside(path, "damaged-60") == tmp_path / wanted
+        assert not os.path.lexists(path)
+    for other in tmp_path.iterdir():
+        assert make is not make_file or other.read_bytes() == b"mine"
+        assert make is not make_directory or (other / "thesis.tex").read_bytes() == b"mine"
+        assert make is not make_link or other.readlink() == tmp_path / "nowhere"
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "write_bytes"])

@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ from processes import Ended, Server, command_line, wait_for
 from small_runs import (
     INTERVAL,
     RESULTS,
+    Stopped,
     copy_run,
     differences,
     finish,
+    learnt_the_same,
     resume_to_end,
     small_config,
+    stop_at,
     train_command,
     train_to_end,
     train_until,
@@ -41,7 +45,7 @@ from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.files import checksum, load_tensors, save_tensors
 from lambda_replay.runner import resume_run, start_run
-from lambda_replay.runs import RunLock, create_run, read_config, read_provenance
+from lambda_replay.runs import LOGS, RunLock, create_run, read_config, read_provenance
 from lambda_replay.verification import verify_run
 
 STOPPED_AT = 350  # between the checkpoints at 300 and 360
@@ -212,14 +216,8 @@ def flip(path: Path) -> None:
 
 DAMAGES = [truncate, empty, flip, Path.unlink]
 CHECKPOINT_FILES = ["weights.safetensors", "optimizer.safetensors", STATE]
-SHARED_FILES = [
-    "metrics.jsonl",
-    "timing.jsonl",
-    "episodes.csv",
-    *(
-        f"memory/{name}.bin"
-        for name in ("observations", "actions", "rewards", "behaviour_probs", "terminated", "frames")
-    ),
+MEMORY_FILES = [
+    f"memory/{name}.bin" for name in ("observations", "actions", "rewards", "behaviour_probs", "terminated", "frames")
 ]
 
 
@@ -242,21 +240,187 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", SHARED_FILES)
-def test_damage_to_what_both_checkpoints_need_is_refused_or_harmless(
-    undisturbed: Path, stopped: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
+@pytest.mark.parametrize("name", MEMORY_FILES)
+def test_damage_to_the_memory_that_both_checkpoints_need_is_refused(
+    stopped: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     run = copy_run(stopped, tmp_path / "run")
     damage(run / name)
-    if damage is truncate and (run / name).stat().st_size >= read_state(run, 240)["logs"].get(name, 1 << 40):
-        assert {sentence[:15] for sentence in resume_to_end(run)} == {"checkpoint 300:"}
-        assert not differences(undisturbed, run)
-        return
     said: list[str] = []
     with pytest.raises(DamageError, match="no checkpoint of"):
         resume_run(run, said.append)
     assert {sentence[:15] for sentence in said} == {"checkpoint 300:", "checkpoint 240:"}
     assert all(name in sentence or "replay memory" in sentence for sentence in said)
+
+
+def become_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def become_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+LOG_DAMAGES = [empty, flip, Path.unlink, become_directory, become_link, become_pipe]
+
+
+@pytest.mark.parametrize("damage", LOG_DAMAGES)
+@pytest.mark.parametrize("name", LOGS)
+def test_a_damaged_log_is_set_aside_and_begins_anew_which_is_said_and_recorded(
+    undisturbed: Path, stopped: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    damage(run / name)
+    inode = (run / name).lstat().st_ino if os.path.lexists(run / name) else None
+    length = read_state(run, 300)["logs"][name]
+    *found, done = resume_to_end(run)
+    assert {sentence[:15] for sentence in found} == {"checkpoint 300:", "checkpoint 240:"}
+    kept = run / f"{name}.damaged-300"
+    fate = "missing or empty" if damage in (empty, Path.unlink) else f"damaged and kept as {kept.name}"
+    assert done == f"{run / name} is {fate}; training does not read it, and a new one begins at step 300."
+    assert read_provenance(run)["notes"] == [f"{name} begins at step 300: the one before was {fate}"]
+    assert os.path.lexists(kept) == ("kept" in fate)
+    assert not os.path.lexists(kept) or kept.lstat().st_ino == inode
+    assert learnt_the_same(undisturbed, run, {name: length})
+    assert all(finding.is_sound for finding in verify_run(run))
+    times = [json.loads(line)["step"] for line in (run / "timing.jsonl").read_text().splitlines()]
+    assert times == ([300, 360, 420] if name == "timing.jsonl" else [120, 180, 240, 300, 360, 420])
+
+
+def test_all_logs_may_be_damaged_at_once_and_the_checkpoint_is_sound_without_them(
+    undisturbed: Path, stopped: Path, tmp_path: Path
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    lengths = read_state(run, 300)["logs"]
+    for name in LOGS:
+        flip(run / name)
+    kept = {name: (run / name).read_bytes() for name in LOGS}
+    resume_run(run, lambda sentence: None).close()
+    assert resume_to_end(run) == []  # not a second time
+    assert len(read_provenance(run)["notes"]) == len(LOGS)
+    assert learnt_the_same(undisturbed, run, lengths)
+    assert {name: (run / f"{name}.damaged-300").read_bytes() for name in LOGS} == kept
+
+
+def test_no_file_of_somebody_else_is_overwritten_by_a_log_that_is_set_aside(stopped: Path, tmp_path: Path) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    (run / "metrics.jsonl.damaged-300").write_text("somebody else's")
+    flip(run / "metrics.jsonl")
+    damaged = (run / "metrics.jsonl").read_bytes()
+    resume_run(run, lambda sentence: None).close()
+    assert (run / "metrics.jsonl.damaged-300").read_text() == "somebody else's"
+    assert (run / "metrics.jsonl.damaged-300-2").read_bytes() == damaged
+    (note,) = read_provenance(run)["notes"]
+    assert note.endswith("kept as metrics.jsonl.damaged-300-2")
+
+
+def test_a_log_that_is_damaged_again_is_cut_back_to_where_it_began(
+    undisturbed: Path, stopped: Path, tmp_path: Path
+) -> None:
+    """The checkpoint at which it began relies on nothing of it, and is sound."""
+    run = copy_run(stopped, tmp_path / "run")
+    flip(run / "metrics.jsonl")
+    resumed = resume_run(run, lambda sentence: None)
+    with pytest.raises(Stopped):
+        resumed.train(stop_at(400))
+    resumed.close()
+    assert saved_steps(run) == [360, 300]
+    flip(run / "metrics.jsonl")
+    (sentence,) = resume_to_end(run)
+    assert sentence.startswith("checkpoint 360: ")
+    assert learnt_the_same(undisturbed, run, {"metrics.jsonl": read_state(stopped, 300)["logs"]["metrics.jsonl"]})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_a_log_without_access_may_be_sound_and_is_not_given_up(stopped: Path, tmp_path: Path) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    (run / "metrics.jsonl").chmod(0)
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl cannot be read; give access to it"):
+        resume_run(run, print)
+    (run / "metrics.jsonl").chmod(0o644)
+    assert resume_to_end(run) == []
+
+
+@contextmanager
+def crash(at: int) -> Iterator[None]:
+    """Stop at the so-maniest call that changes the disk."""
+    calls = 0
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise KeyboardInterrupt
+            return function(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "replace", "rename", "unlink", "rmdir"):
+            patch.setattr(os, name, wrap(getattr(os, name)))
+        for name in ("touch", "write_bytes"):
+            patch.setattr(Path, name, wrap(getattr(Path, name)))
+        yield
+
+
+def test_a_resume_broken_off_while_it_sets_logs_aside_loses_nothing(stopped: Path, tmp_path: Path) -> None:
+    """At every call that changes the disk; resumed again, it is where it would have been."""
+    damaged = copy_run(stopped, tmp_path / "damaged")
+    for name in LOGS:
+        flip(damaged / name)
+    wanted = copy_run(damaged, tmp_path / "wanted")
+    resume_run(wanted, lambda sentence: None).close()
+    for at in range(1, 200):
+        run = copy_run(damaged, tmp_path / f"run-{at}")
+        has_crashed = False
+        try:
+            with crash(at):
+                resume_run(run, lambda sentence: None).close()
+        except KeyboardInterrupt:
+            has_crashed = True
+        resume_run(run, lambda sentence: None).close()
+        assert read_state(run, 300) == read_state(wanted, 300)
+        assert [(run / name).read_bytes() for name in LOGS] == [b"", b"", b""]
+        kept = {path.name: path.read_bytes() for path in run.glob("*.damaged-*")}
+        assert kept == {f"{name}.damaged-300": (damaged / name).read_bytes() for name in LOGS}
+        notes = read_provenance(run)["notes"]
+        assert all(sum(name in note and "kept as" in note for note in notes) == 1 for name in LOGS)
+        if not has_crashed:
+            break
+    assert at > 20
+
+
+def test_damage_to_more_than_logs_is_still_refused_and_changes_nothing(stopped: Path, tmp_path: Path) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    flip(run / "metrics.jsonl")
+    for step in saved_steps(run):
+        empty(run / CHECKPOINTS / str(step) / "weights.safetensors")
+    before = snapshot(run)
+    with pytest.raises(DamageError, match="no checkpoint of"):
+        resume_run(run, print)
+    assert snapshot(run) == before
+
+
+def test_the_newest_checkpoint_without_its_logs_is_used_before_an_older_one(
+    undisturbed: Path, stopped: Path, tmp_path: Path
+) -> None:
+    """Of the newer one only a log is damaged, of the older one the weights; and the reverse."""
+    for older, newer in ((240, 300), (300, 240)):
+        run = copy_run(stopped, tmp_path / f"run-{newer}")
+        length = read_state(run, newer)["logs"]["episodes.csv"]
+        flip(run / "episodes.csv")
+        empty(run / CHECKPOINTS / str(older) / "weights.safetensors")
+        resume_to_end(run)
+        assert (run / f"episodes.csv.damaged-{newer}").is_file()
+        assert learnt_the_same(undisturbed, run, {"episodes.csv": length})
 
 
 def test_damage_to_a_log_after_the_older_checkpoint_costs_the_newer_one(
@@ -293,6 +457,22 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_begin_again_in_silence(sto
     assert snapshot(run) == before
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe{", b'{"step": Infinity}\n', b"[" * 100_000])
+def test_nor_if_its_metrics_are_damaged_too_or_were_just_begun_anew(
+    stopped: Path, tmp_path: Path, content: bytes
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    flip(run / "metrics.jsonl")
+    resume_run(run, lambda sentence: None).close()
+    (run / "metrics.jsonl").write_bytes(content)
+    (run / "timing.jsonl").unlink()
+    shutil.rmtree(run / CHECKPOINTS)
+    before = snapshot(run)
+    with pytest.raises(DamageError, match=r"no checkpoint of .* is sound"):
+        resume_run(run, print)
+    assert snapshot(run) == before
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["config.json", "provenance.json", "lock"])
 def test_damage_to_the_rest_of_the_directory(
@@ -310,13 +490,110 @@ def test_damage_to_the_rest_of_the_directory(
     assert not differences(undisturbed, run)
 
 
-def test_a_lost_provenance_is_written_anew_when_there_is_something_to_note(stopped: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (Path.unlink, "provenance.json is missing"),
+        (truncate, "provenance.json is damaged"),
+        (become_directory, "provenance.json cannot be read (Is a directory)"),
+    ],
+)
+def test_a_lost_provenance_is_written_anew_when_there_is_something_to_note(
+    stopped: Path, tmp_path: Path, damage: Callable[[Path], None], words: str
+) -> None:
     run = copy_run(stopped, tmp_path / "run")
-    (run / "provenance.json").unlink()
+    damage(run / "provenance.json")
     resume_run(run, print, threads=2).close()
     notes = read_provenance(run)["notes"]
-    assert "provenance.json is missing" in notes[0]
+    assert words in notes[0]
     assert notes[1] == "from step 300 on with threads 2 instead of 1"
+    assert (run / "provenance.json.damaged").exists() == (damage is not Path.unlink)
+
+
+# Strays
+
+
+def stray_file(path: Path) -> None:
+    path.write_text("mine")
+
+
+def stray_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def stray_link(path: Path) -> None:
+    path.symlink_to(path.parent.parent)
+
+
+@pytest.mark.parametrize("make", [stray_file, stray_directory, stray_link, os.mkfifo])
+@pytest.mark.parametrize("name", ["360", "420", "6000", "notes.txt", "360.stray"])
+def test_a_stray_among_the_checkpoints_stops_nothing_and_is_not_lost(
+    undisturbed: Path, stopped: Path, tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    stray = run / CHECKPOINTS / name
+    make(stray)
+    inode = stray.lstat().st_ino
+    said = resume_to_end(run)
+    assert len(said) == name.isdigit()
+    assert all(str(stray) in sentence or f"checkpoint {name} has no {STATE}" in sentence for sentence in said)
+    assert not differences(undisturbed, run)
+    is_ours = name.isdigit() and make is stray_directory  # as a crash leaves it
+    kept = {entry.lstat().st_ino: entry.name for entry in (run / CHECKPOINTS).glob("*")}
+    assert kept == ({} if is_ours else {inode: "360.stray" if name == "360" else name})
+
+
+@pytest.mark.parametrize("step", [60, STOPPED_AT])
+@pytest.mark.parametrize("make", [stray_file, stray_directory, stray_link])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints",
+        "memory",
+        "memory/notes.txt",
+        "memory/rewards.bin",
+        "lock",
+        "curve.png",
+        "provenance.json",
+        "provenance.json.part",
+        "weights-stopped.safetensors",
+        "weights.safetensors.part",
+        "metrics.jsonl",
+        "thesis.tex",
+    ],
+)
+def test_whatever_stands_in_the_directory_is_harmless_or_one_sentence(
+    undisturbed: Path, tmp_path: Path, name: str, make: Callable[[Path], None], step: int
+) -> None:
+    run = tmp_path / "run"
+    train_until(run, small_config(), step)
+    if os.path.lexists(run / name):
+        (run / name).rename(tmp_path / "moved")
+    make(run / name)
+    inode = (run / name).lstat().st_ino
+    renewed = {name: read_state(run, 300)["logs"][name]} if step == STOPPED_AT and name in LOGS else {}
+    try:
+        resume_to_end(run)
+        assert learnt_the_same(undisturbed, run, renewed)
+        assert renewed or not differences(undisturbed, run)
+    except (DamageError, ConfigError) as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    except OSError as error:
+        assert error.errno is not None  # noqa: PT017 — the command line makes a sentence of it
+    is_like_ours = name.endswith((".part", ".bin")) or (make is stray_directory and name in ("checkpoints", "memory"))
+    assert is_like_ours or inode in {path.lstat().st_ino for path in run.rglob("*")}
+
+
+@pytest.mark.parametrize("name", ["memory", "checkpoints"])
+def test_a_directory_that_is_a_link_to_another_place_is_used_and_the_link_stays(
+    undisturbed: Path, stopped: Path, tmp_path: Path, name: str
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    (run / name).rename(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    assert resume_to_end(run) == []
+    assert not differences(undisturbed, run)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 # What a person did
@@ -650,6 +927,41 @@ def test_verify_says_which_checkpoint_is_damaged(server: Server, stopped: Path, 
     (line,) = (line for line in ended.out.splitlines() if line.startswith("DAMAGED"))
     assert "checkpoint 300" in line
     assert "optimizer.safetensors" in line
+
+
+def test_verify_names_damaged_logs_and_says_that_the_run_goes_on_without_them(
+    server: Server, stopped: Path, tmp_path: Path
+) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    flip(run / "metrics.jsonl")
+    (run / "timing.jsonl").unlink()
+    before = snapshot(run)
+    ended = server.run("verify", run)
+    assert ended.code == 2
+    assert snapshot(run) == before
+    lines = [line.split(maxsplit=1)[1] for line in ended.out.splitlines() if line.startswith("DAMAGED")]
+    assert lines == [
+        *(
+            f"checkpoint {step}: {run / name}"
+            for step in (300, 240)
+            for name in (
+                "metrics.jsonl is damaged (its checksum does not fit).",
+                "timing.jsonl cannot be read (No such file or directory).",
+            )
+        ),
+        "metrics.jsonl: training does not read it; resume goes on from step 300 without it.",
+        "timing.jsonl: training does not read it; resume goes on from step 300 without it.",
+    ]
+    resume_run(run, lambda sentence: None).close()
+    unsound = [finding.what for finding in verify_run(run) if not finding.is_sound]
+    assert set(unsound) == {"checkpoint 240"}  # it relies on what was set aside
+
+
+def test_verify_does_not_promise_what_resume_refuses(stopped: Path, tmp_path: Path) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    shutil.rmtree(run / CHECKPOINTS)
+    (finding,) = (finding for finding in verify_run(run) if not finding.is_sound)
+    assert (finding.what, finding.sentence) == (CHECKPOINTS, "none, but the run had some; it cannot be resumed.")
 
 
 def test_verify_names_a_changed_config(stopped: Path, tmp_path: Path) -> None:

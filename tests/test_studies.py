@@ -260,6 +260,24 @@ def test_what_a_power_failure_left_of_a_log_is_passed_over(study: Study, tmp_pat
     assert (status.step, status.seconds, status.score) == (503, 5.0, 7.5)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["5", "null", "[" * 5_000, '{"step": null}', '{"step": "x", "seconds": []}', '{"step": Infinity}', "\x00é,x"],
+)
+def test_a_damaged_log_does_not_hide_the_other_runs(study: Study, tmp_path: Path, line: str) -> None:
+    layout = make_layout(tmp_path, study)
+    first, second = (begin_run(layout, run, step=500) for run in study.runs[:2])
+    for name in ("timing.jsonl", "metrics.jsonl", "episodes.csv"):
+        (first / name).write_text(line + "\n")
+    status, other = read_status(study, layout)[:2]
+    assert (status.step, status.seconds, status.score) == (0, 0.0, None)
+    assert (other.step, other.seconds, other.score) == (503, 5.0, 7.5)
+    for name in ("timing.jsonl", "metrics.jsonl", "episodes.csv"):
+        (second / name).unlink()
+        (second / name).mkdir()
+    assert read_status(study, layout)[1].step == 0
+
+
 def test_what_a_killed_process_left_of_a_finished_run_is_removed(study: Study, tmp_path: Path) -> None:
     layout = make_layout(tmp_path, study)
     finished, interrupted = study.runs[:2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -16,16 +17,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import KILLED, Server, command_line
-from small_runs import copy_run, differences, resume_to_end, small_config, train_command, train_to_end, train_until
+from small_runs import (
+    copy_run,
+    differences,
+    learnt_the_same,
+    resume_to_end,
+    small_config,
+    train_command,
+    train_to_end,
+    train_until,
+)
 from test_files import entries, plain, revouched
-from test_resume import DAMAGES, mutate, newest
+from test_resume import DAMAGES, flip, mutate, newest
 
 from lambda_replay.checkpoints import CHECKPOINTS, STATE, read_state, saved_steps
 from lambda_replay.config import AgentName, RunConfig
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.files import parse_tensors
 from lambda_replay.runner import resume_run
-from lambda_replay.runs import read_config
+from lambda_replay.runs import LOGS, read_config, read_provenance
 from lambda_replay.verification import verify_run
 
 pytestmark = pytest.mark.torture
@@ -134,7 +144,45 @@ def test_killed_before_every_single_call_of_a_resume(server: Server, tmp_path: P
         shutil.rmtree(run)
 
 
+@pytest.mark.parametrize("part", range(SLICES))
+def test_killed_before_every_single_call_of_a_resume_without_damaged_logs(
+    server: Server, tmp_path: Path, part: int
+) -> None:
+    config = small_config(steps=300)
+    undisturbed = train_to_end(tmp_path / "undisturbed", config)
+    stopped = tmp_path / "stopped"
+    train_until(stopped, config, 290)
+    lengths = read_state(stopped, 240)["logs"]
+    for name in LOGS:
+        flip(stopped / name)
+    run = copy_run(stopped, tmp_path / "counted")
+    calls = server.run("resume", run, die_at=0).calls
+    for die_at in range(1 + part, calls + 1, SLICES):
+        run = copy_run(stopped, tmp_path / "run")
+        assert server.run("resume", run, die_at=die_at).code == -signal.SIGKILL
+        ended = server.run("resume", run)
+        assert ended.code == 0, (die_at, ended.err)
+        assert learnt_the_same(undisturbed, run, lengths), die_at
+        kept = {path.name: path.read_bytes() for path in run.glob("*.damaged-*")}
+        assert kept == {f"{name}.damaged-240": (stopped / name).read_bytes() for name in LOGS}, die_at
+        notes = read_provenance(run)["notes"]
+        assert all(sum(name in note and "kept as" in note for note in notes) == 1 for name in LOGS), die_at
+        shutil.rmtree(run)
+
+
 # Damaged
+
+
+def assert_same(undisturbed: Path, stopped: Path, run: Path) -> None:
+    """The same bytes, but for logs of which the provenance says that they were begun anew."""
+    try:
+        notes = read_provenance(run)["notes"]
+    except DamageError:  # and nothing had to be noted
+        notes = []
+    found = [re.fullmatch(r"(.*) begins at step (\d+): .*", note) for note in notes]
+    renewed = {note[1]: read_state(stopped, int(note[2]))["logs"][note[1]] for note in found if note}
+    assert learnt_the_same(undisturbed, run, renewed)
+    assert bool(set(renewed) & {"metrics.jsonl", "episodes.csv"}) == bool(differences(undisturbed, run))
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "minatar/breakout"])
@@ -157,7 +205,7 @@ def test_every_file_damaged_in_turn_at_the_command_line(
         codes.add(ended.code)
         assert all(line.startswith("lambda-replay: ") for line in ended.err.splitlines()), (name, ended.err)
         if ended.code == 0:
-            assert not differences(undisturbed, run), name
+            assert_same(undisturbed, stopped, run)
         else:
             assert ended.code == 2, (name, ended.err)
             assert ended.err
@@ -324,7 +372,7 @@ def test_any_file_of_the_directory_mutated_is_the_same_result_or_one_sentence(
     try:
         path.write_bytes(cut_and_paste(path.read_bytes(), data))
         resume_to_end(run)
-        assert not differences(undisturbed, run)
+        assert_same(undisturbed, stopped, run)
     except (DamageError, ConfigError):
         pass
     finally:

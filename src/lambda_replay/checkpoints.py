@@ -27,6 +27,7 @@ from lambda_replay.files import (
     parse_tensors,
     read_json,
     save_tensors,
+    set_aside,
     sync_directory,
     write_atomically,
 )
@@ -36,6 +37,7 @@ CHECKPOINTS = "checkpoints"
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 FORMAT = 1  # of state.json and of the memory's files
 NUM_KEPT = 2
+STRAY = "stray"  # added to the name of what is not ours but has the name of something that is
 CHUNK = 1024  # slots per checksum of the memory
 SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its closing slot and the next one's first
 SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
@@ -151,8 +153,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
     """Write a checkpoint; until its last moment the ones before it are what counts."""
     place = run / CHECKPOINTS / str(checkpoint.step)
     try:
-        if place.exists():  # a crash left it half-written
-            shutil.rmtree(place)
+        _make_way(place)
         place.mkdir(parents=True)
         memory.flush()
         save_tensors(place / WEIGHTS, checkpoint.weights)
@@ -163,15 +164,38 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
             "logs": {name: file_checksum(run / name, length) for name, length in checkpoint.state["logs"].items()},
         }
         layout = {name: array[:1].nbytes for name, array in memory.arrays.items()}
-        values = {**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched}
-        payload = json.dumps(values, allow_nan=False)
-        text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
-        write_atomically(place / STATE, text.encode())
+        _write_state(place, {**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched})
         sync_directory(place.parent)
     except OSError:
         remove_checkpoint(run, checkpoint.step)  # what was written of it may be all the room there was
         raise
     keep_checkpoints(run, checkpoint.step)
+
+
+def _write_state(place: Path, state: Mapping[str, Any]) -> None:
+    payload = json.dumps(state, allow_nan=False)
+    text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
+    write_atomically(place / STATE, text.encode())
+
+
+def forget_logs(run: Path, checkpoint: Checkpoint, names: Iterable[str]) -> Checkpoint:
+    """Let a checkpoint rely on nothing of the logs of these names: on resume they begin with what comes after it."""
+    state, vouched = checkpoint.state, checkpoint.state["checksums"]
+    lengths = {**state["logs"], **dict.fromkeys(names, 0)}
+    logs = {**vouched["logs"], **{name: file_checksum(run / name, 0) for name in names}}
+    state = {**state, "logs": lengths, "checksums": {**vouched, "logs": logs}}
+    _write_state(run / CHECKPOINTS / str(checkpoint.step), state)
+    return checkpoint._replace(state=state)
+
+
+def _make_way(place: Path) -> None:
+    """Free a checkpoint's place: what a crash left half-written is removed, what is not ours is set aside."""
+    if os.path.lexists(place.parent) and not place.parent.is_dir():
+        set_aside(place.parent, STRAY)
+    if _is_own_directory(place):
+        shutil.rmtree(place)
+    elif os.path.lexists(place):
+        set_aside(place, STRAY)
 
 
 def keep_checkpoints(run: Path, newest: int) -> None:
@@ -184,14 +208,28 @@ def keep_checkpoints(run: Path, newest: int) -> None:
 
 def saved_steps(run: Path) -> list[int]:
     """Steps of the checkpoints whose writing came to its end, newest first."""
-    return [step for step in all_steps(run) if (run / CHECKPOINTS / str(step) / STATE).exists()]
+    return [step for step in all_steps(run) if (run / CHECKPOINTS / str(step) / STATE).is_file()]
 
 
 def all_steps(run: Path) -> list[int]:
     """Steps of all checkpoints, unfinished ones too, newest first."""
+    return sorted((int(entry.name) for entry in _named_like_steps(run) if _is_own_directory(entry)), reverse=True)
+
+
+def strays(run: Path) -> list[Path]:
+    """What is named like a checkpoint but cannot be one: a file, a link."""
+    return sorted(entry for entry in _named_like_steps(run) if not _is_own_directory(entry))
+
+
+def _named_like_steps(run: Path) -> list[Path]:
     place = run / CHECKPOINTS
-    names = [entry.name for entry in place.iterdir()] if place.is_dir() else []
-    return sorted((int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,17}", name)), reverse=True)
+    entries = place.iterdir() if place.is_dir() else ()
+    return [entry for entry in entries if re.fullmatch(r"[1-9][0-9]{0,17}", entry.name)]
+
+
+def _is_own_directory(path: Path) -> bool:
+    """Whether this is a directory and not a link to one, through which something else would be removed."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def remove_checkpoint(run: Path, step: int) -> None:
@@ -304,20 +342,34 @@ def _window(config: RunConfig) -> int:
 
 
 def find_damage(run: Path, state: Mapping[str, Any], memory: Path) -> Iterator[str]:
-    """One sentence for each part of a checkpoint that is not sound; ``memory`` is the directory of the memory's files.
+    """One sentence for each part of a checkpoint that is needed to go on, and not sound.
 
-    Nothing is changed, and the memory is read as plain files: a file that is too short is then no crash.
+    ``memory`` is the directory of the memory's files. Nothing is changed, and the memory is read as plain files: a file
+    that is too short is then no crash.
     """
-    place, checksums = run / CHECKPOINTS / str(state["step"]), state["checksums"]
-    parts = [(place / name, None, wanted) for name, wanted in checksums["files"].items()]
-    parts += [(run / name, state["logs"][name], wanted) for name, wanted in checksums["logs"].items()]
-    for path, length, wanted in parts:
-        try:
-            if file_checksum(path, length) != wanted:
-                yield f"{path} is damaged (its checksum does not fit)."
-        except OSError as error:
-            yield f"{path} cannot be read ({error.strerror})."
+    place = run / CHECKPOINTS / str(state["step"])
+    for name, wanted in state["checksums"]["files"].items():
+        if sentence := _find_file_damage(place / name, None, wanted):
+            yield sentence
     yield from _find_memory_damage(state, memory)
+
+
+def find_log_damage(run: Path, state: Mapping[str, Any]) -> dict[str, str]:
+    """By name, one sentence for each log that is not what it was up to the checkpoint; training never reads them."""
+    damage = {
+        name: _find_file_damage(run / name, state["logs"][name], wanted)
+        for name, wanted in state["checksums"]["logs"].items()
+    }
+    return {name: sentence for name, sentence in damage.items() if sentence}
+
+
+def _find_file_damage(path: Path, length: int | None, wanted: str) -> str | None:
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            return f"{path} is not a file."
+        return None if file_checksum(path, length) == wanted else f"{path} is damaged (its checksum does not fit)."
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})."
 
 
 def _find_memory_damage(state: Mapping[str, Any], directory: Path) -> Iterator[str]:

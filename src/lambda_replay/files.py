@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,20 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def name_aside(path: Path, word: str) -> Path:
+    """A name that nothing has yet for what is at ``path``: NAME.WORD, NAME.WORD-2, NAME.WORD-3, ..."""
+    names = (f"{path.name}.{word}" if number == 1 else f"{path.name}.{word}-{number}" for number in count(1))
+    return next(other for name in names if not os.path.lexists(other := path.with_name(name)))
+
+
+def set_aside(path: Path, word: str) -> Path:
+    """Give what is at ``path``, whatever it is, a name of its own, so that the place is free and nothing is lost."""
+    other = name_aside(path, word)
+    path.rename(other)
+    sync_directory(path.parent)
+    return other
 
 
 def checksum(*parts: bytes) -> str:

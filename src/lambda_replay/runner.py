@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -16,24 +16,29 @@ from lambda_replay.agents import Agent, check_agent, choose_threads, make_agent
 from lambda_replay.checkpoints import (
     CHECKPOINTS,
     STATE,
+    STRAY,
     Checkpoint,
     MemoryChecksums,
     all_steps,
     find_damage,
+    find_log_damage,
+    forget_logs,
     form_of,
     has_form,
     keep_checkpoints,
     load_checkpoint,
     read_state,
+    remove_checkpoint,
     save_checkpoint,
     saved_config,
     saved_steps,
     spare_slots,
+    strays,
 )
 from lambda_replay.config import Device, RunConfig, differing_fields, to_dict
 from lambda_replay.envs import Environment, make_environment
 from lambda_replay.errors import ConfigError, DamageError, DivergenceError, EnvironmentFault
-from lambda_replay.files import file_checksum, save_tensors, sync_directory
+from lambda_replay.files import file_checksum, save_tensors, set_aside, sync_directory
 from lambda_replay.loop import LARGEST_SEED, SCORE_WINDOW, Boundary, Event, GameEnd, Learned, Loop
 from lambda_replay.policies import STOPPED_WEIGHTS
 from lambda_replay.randomness import make_streams
@@ -50,11 +55,13 @@ from lambda_replay.runs import (
     amend_provenance,
     changes_of_machinery,
     create_run,
+    had_checkpoint,
     is_diverged,
     is_finished,
     read_config,
     read_provenance,
     record_divergence,
+    renew_log,
 )
 from lambda_replay.trust import MayImport, check_trust, refuse, sign
 
@@ -118,12 +125,15 @@ class Run:
             with suppress(EnvironmentFault):
                 environment.close()
 
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint of another run."""
+        self._check_state(checkpoint.state)
+        _check_tensors("weights", checkpoint.weights, self.agent.learner.weights())
+        _check_tensors("optimizer state", checkpoint.optimizer, self.agent.learner.optimizer_state())
+
     def restore(self, checkpoint: Checkpoint) -> list[int]:
-        """Go back to a sound checkpoint; the streams whose environment could not repeat its game."""
+        """Go back to a sound checkpoint of this run; the streams whose environment could not repeat its game."""
         state, learner = checkpoint.state, self.agent.learner
-        self._check_state(state)
-        _check_tensors("weights", checkpoint.weights, learner.weights())
-        _check_tensors("optimizer state", checkpoint.optimizer, learner.optimizer_state())
         learner.load_weights(checkpoint.weights)
         learner.load_optimizer_state(checkpoint.optimizer)
         self.agent.memory.set_state(state["memory"])
@@ -276,7 +286,8 @@ def resume_run(
 ) -> Run:
     """The run of a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
 
-    ``say`` is told of everything that is not sound. ``device`` and ``threads``: others than the run's own so far.
+    Where only logs are damaged, they are set aside and begin anew. ``say`` is told of everything that is not sound.
+    ``device`` and ``threads``: others than the run's own so far.
     ``may_import`` is asked before the module of an environment is imported for a run that this user did not create.
     """
     recorded = read_config(path)
@@ -285,10 +296,11 @@ def resume_run(
         lock = RunLock(path)
         on_failure.callback(lock.release)
         _refuse_unresumable(path, recorded)
-        checkpoint = _newest_sound(path, recorded, say)
+        checkpoint, damaged_logs = _newest_usable(path, recorded, say)
         config = _effective_config(recorded, checkpoint, device, threads)
         environments = make_environments(config)
         if checkpoint is None:
+            _make_way(path, say)
             _clear(path)
             on_failure.callback(_clear, path)  # so that what was claimed of a disk too small is freed
         run = Run(
@@ -304,7 +316,9 @@ def resume_run(
         if keep_memory:
             amend_provenance(path, recorded, keep_memory=True)
         if checkpoint is not None:
+            run.check(checkpoint)
             keep_checkpoints(path, checkpoint.step)
+            checkpoint = _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
             _restore(run, checkpoint, say)
         (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run goes on, and its checkpoints will be newer
         on_failure.pop_all()
@@ -323,39 +337,51 @@ def _refuse_unresumable(path: Path, config: RunConfig) -> None:
         raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
 
 
-def _newest_sound(path: Path, recorded: RunConfig, say: Say) -> Checkpoint | None:
-    """The newest checkpoint that is sound in all its parts; None if none was ever complete."""
-    steps = all_steps(path)
-    saved = saved_steps(path)
-    for step in steps:
+def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is sound in all its parts; else the newest of which only logs, named here, are not.
+
+    None if none was ever complete.
+    """
+    for stray in strays(path):
+        say(f"{stray} is not a checkpoint; it is ignored.")
+    saved, without_logs = saved_steps(path), None
+    for step in all_steps(path):
         if step not in saved:
             say(f"checkpoint {step} has no {STATE}: writing it was interrupted, or the file was removed.")
             continue
         try:
             state = read_state(path, step)
             _refuse_changes(path, recorded, saved_config(state))
-            damage = list(find_damage(path, state, path / MEMORY))
-            for sentence in damage:
+            damage, log_damage = list(find_damage(path, state, path / MEMORY)), find_log_damage(path, state)
+            for sentence in (*damage, *log_damage.values()):
                 say(f"checkpoint {step}: {sentence}")
-            if not damage:
-                return load_checkpoint(path, state)
+            if not damage and not log_damage:
+                return load_checkpoint(path, state), []
+            if not damage and without_logs is None:
+                without_logs = load_checkpoint(path, state), list(log_damage)
         except DamageError as error:
             say(f"checkpoint {step}: {error}")
-    if saved or _had_checkpoint(path, recorded):
+    if without_logs is not None:
+        return without_logs
+    if saved or had_checkpoint(path, recorded):
         raise DamageError(
             f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
         )
     _refuse_changes_since_birth(path, recorded)
-    return None
+    return None, []
 
 
-def _had_checkpoint(path: Path, config: RunConfig) -> bool:
-    """Whether the run once was beyond its first checkpoint: that is made before anything is learnt and logged."""
-    try:
-        with (path / METRICS).open() as file:
-            return int(json.loads(file.readline())["step"]) < config.steps  # the last step is logged without learning
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+def _renew_logs(run: Run, checkpoint: Checkpoint, names: list[str], say: Say) -> Checkpoint:
+    """Let damaged logs begin anew at a checkpoint, which then relies on them no more.
+
+    That comes last: whenever this is broken off, the next resume does the rest.
+    """
+    for log in (run.path / name for name in names):
+        if log.exists() and not os.access(log, os.R_OK):  # it may well be sound
+            raise ConfigError(f"{log} cannot be read; give access to it, then resume again.")
+    for name in names:
+        say(renew_log(run.path, run.recorded, name, checkpoint.step))
+    return forget_logs(run.path, checkpoint, names)
 
 
 def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:
@@ -386,11 +412,24 @@ def _effective_config(
     return replace(recorded, device=device or recorded.device, threads=threads or recorded.threads)
 
 
+def _make_way(path: Path, say: Say) -> None:
+    """Set aside what is in the way of a run that begins again: a file where it needs a directory, or the reverse."""
+    for name in (*LOGS, CHECKPOINTS, MEMORY):
+        place = path / name
+        if os.path.lexists(place) and not (place.is_file() if name in LOGS else place.is_dir()):
+            say(f"{place} is not what a run has there; it is kept as {set_aside(place, STRAY).name}.")
+
+
 def _clear(path: Path) -> None:
-    """Remove what a run that never came to its first checkpoint left behind, so that it can begin again."""
+    """Remove checkpoints and the memory's files; what else somebody put into their directories stays."""
+    for step in all_steps(path):
+        remove_checkpoint(path, step)
+    for file in (path / MEMORY).glob("*.bin"):
+        if file.is_file():
+            file.unlink()
     for name in (CHECKPOINTS, MEMORY):
-        if (path / name).exists():
-            shutil.rmtree(path / name)
+        with suppress(OSError):  # it is not empty, or a link, or was never made
+            (path / name).rmdir()
 
 
 def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from lambda_replay.config import RunConfig, from_dict, to_dict
 from lambda_replay.errors import ConfigError, DamageError, diverged
-from lambda_replay.files import read_json, sync_directory, write_atomically
+from lambda_replay.files import name_aside, read_json, set_aside, sync_directory, write_atomically
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "config.json",
@@ -37,6 +37,7 @@ DIVERGED = "diverged.json"  # there when training diverged, with the step and th
 BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory has before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
+DAMAGED = "damaged"  # added to the name of what was damaged and is kept beside its successor
 
 
 def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, signature: str | None = None) -> RunLock:
@@ -118,6 +119,19 @@ def read_divergence(path: Path) -> str:
         return "training diverged."
 
 
+def had_checkpoint(path: Path, config: RunConfig) -> bool:
+    """Whether a run once had a checkpoint: the first is made before anything is learnt and logged.
+
+    Nothing of the logs is read, for they may be damaged. A log is set aside only for one that begins at a checkpoint. A
+    run that ends before it learns logs its last step, without a checkpoint.
+    """
+    learnt = (path / METRICS, path / TIMING)
+    return config.steps > config.memory.start and (
+        any(log.is_file() and log.stat().st_size > 0 for log in learnt)
+        or any(True for name in LOGS for _ in path.glob(f"{name}.{DAMAGED}-*"))
+    )
+
+
 def provenance(config: RunConfig) -> dict[str, Any]:
     """Where the numbers of this run come from."""
     packages = ("lambda-replay", "numpy", "torch", "gymnasium", "ale-py", "opencv-python-headless", "MinAtar")
@@ -156,11 +170,13 @@ def read_provenance(path: Path) -> dict[str, Any]:
 def amend_provenance(path: Path, config: RunConfig, notes: Sequence[str] = (), **changes: Any) -> None:
     """Record what a reader of the results must know; the same note is not made twice.
 
-    A damaged provenance is replaced by that of the present moment, which says so.
+    A damaged provenance is set aside for that of the present moment, which says so.
     """
     try:
         values = read_provenance(path)
     except DamageError as error:
+        if os.path.lexists(path / PROVENANCE):
+            set_aside(path / PROVENANCE, DAMAGED)
         values = {**provenance(config), "keep_memory": True, "config": to_dict(config)}
         values["notes"] = [f"written anew in a later process, for the first one was lost: {error}"]
     values["notes"] += [note for note in notes if note not in values["notes"]]
@@ -203,7 +219,10 @@ class RunLock:
     """Held while a process works in a run directory, so that a second one is refused; it ends with its process."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except IsADirectoryError:
+            raise ConfigError(f"{path / LOCK} is a directory, but a run needs a file there; rename it.") from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -237,6 +256,24 @@ def looking_at(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def renew_log(path: Path, config: RunConfig, name: str, step: int) -> str:
+    """Let a damaged log begin anew at a step, and keep what is there of it; says what happened in one sentence.
+
+    It is recorded before anything is renamed, so that no crash leaves a change without a note.
+    """
+    log, fate = path / name, "missing or empty"
+    kept = name_aside(log, f"{DAMAGED}-{step}")
+    has_content = os.path.lexists(log) and not (log.is_file() and log.stat().st_size == 0)
+    if has_content:
+        fate = f"damaged and kept as {kept.name}"
+    amend_provenance(path, config, [f"{name} begins at step {step}: the one before was {fate}"])
+    if has_content:
+        log.rename(kept)
+    log.touch()
+    sync_directory(path)
+    return f"{log} is {fate}; training does not read it, and a new one begins at step {step}."
+
+
 class RunLog:
     """The growing files of a run: metrics and timing (one JSON object a line), episodes (CSV).
 
@@ -246,13 +283,16 @@ class RunLog:
     def __init__(self, path: Path, positions: Mapping[str, int] | None = None, earlier_seconds: float = 0.0) -> None:
         """Start the files, or cut them back to the ``positions`` of a checkpoint, made after ``earlier_seconds``."""
         self._files: dict[str, BinaryIO] = {}
-        for name in LOGS:
-            file = (path / name).open("w+b" if positions is None else "r+b")
-            if positions is not None:
-                file.truncate(positions[name])
-            file.seek(0, io.SEEK_END)
-            self._files[name] = file
-        sync_directory(path)
+        try:
+            for name in LOGS:
+                self._files[name] = (path / name).open("w+b" if positions is None else "r+b")
+                if positions is not None:
+                    self._files[name].truncate(positions[name])
+                self._files[name].seek(0, io.SEEK_END)
+            sync_directory(path)
+        except BaseException:
+            self.close()
+            raise
         self._earlier_seconds = earlier_seconds
         self._started = time.monotonic()
         self._episodes_text = io.StringIO()

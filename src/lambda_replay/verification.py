@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lambda_replay.checkpoints import find_damage, read_state, saved_config, saved_steps
+from lambda_replay.checkpoints import CHECKPOINTS, find_damage, find_log_damage, read_state, saved_config, saved_steps
 from lambda_replay.config import RunConfig, differing_fields
 from lambda_replay.errors import DamageError
 from lambda_replay.files import file_checksum, load_tensor_file
@@ -18,6 +18,7 @@ from lambda_replay.runs import (
     METRICS,
     PROVENANCE,
     WEIGHTS,
+    had_checkpoint,
     is_diverged,
     is_finished,
     looking_at,
@@ -88,28 +89,42 @@ def _verify_results(path: Path) -> Iterator[Finding]:
 def _verify_checkpoints(path: Path, config: RunConfig) -> Iterator[Finding]:
     steps = saved_steps(path)
     if not steps:
-        yield Finding("checkpoints", True, f"none; {_state_in_words(path)}")
+        yield _verify_absence(path, config)
+    is_any_sound, usable = False, None
     for step in steps:
-        damage = list(_find_all_damage(path, step, config))
-        for sentence in damage:
+        damage, log_damage = _find_all_damage(path, step, config)
+        for sentence in (*damage, *log_damage.values()):
             yield Finding(f"checkpoint {step}", False, sentence)
-        if not damage:
+        if not damage and not log_damage:
             yield Finding(f"checkpoint {step}", True, "every checksum fits, the replay memory's too")
+            is_any_sound = True
+        elif not damage and usable is None:
+            usable = step, list(log_damage)
+    if usable is not None and not is_any_sound and not is_finished(path):
+        step, names = usable
+        for name in names:
+            yield Finding(name, False, f"training does not read it; resume goes on from step {step} without it.")
 
 
-def _state_in_words(path: Path) -> str:
+def _verify_absence(path: Path, config: RunConfig) -> Finding:
+    """What it means that there is no checkpoint."""
     if is_finished(path):
-        return "the run is finished"
-    return "the run diverged" if is_diverged(path) else "the run is not finished, and resume starts it afresh"
+        return Finding(CHECKPOINTS, True, "none; the run is finished")
+    if is_diverged(path):
+        return Finding(CHECKPOINTS, True, "none; the run diverged")
+    if had_checkpoint(path, config):
+        return Finding(CHECKPOINTS, False, "none, but the run had some; it cannot be resumed.")
+    return Finding(CHECKPOINTS, True, "none; the run is not finished, and resume starts it afresh")
 
 
-def _find_all_damage(path: Path, step: int, config: RunConfig) -> Iterator[str]:
+def _find_all_damage(path: Path, step: int, config: RunConfig) -> tuple[list[str], dict[str, str]]:
+    """What is not sound of a checkpoint: one sentence for each part that is needed to go on, and for each log."""
     try:
         state = read_state(path, step)
     except DamageError as error:
-        yield str(error)
-        return
+        return [str(error)], {}
+    damage = list(find_damage(path, state, path / MEMORY))
     names = differing_fields(saved_config(state), config)
     if names:
-        yield f"{path / CONFIG} was changed since it was made ({', '.join(names)})."
-    yield from find_damage(path, state, path / MEMORY)
+        damage.insert(0, f"{path / CONFIG} was changed since it was made ({', '.join(names)}).")
+    return damage, find_log_damage(path, state)

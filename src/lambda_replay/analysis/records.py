@@ -69,6 +69,7 @@ class Episodes:
 
     steps: Integers  # [E]  agent step at which the game ended, never falling
     scores: Floats  # [E]  unclipped
+    is_whole: bool = True  # False: the log was damaged and begun anew, and the first games are missing
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,16 +124,19 @@ def read_episodes(path: Path) -> Episodes:
         raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
     if not np.isfinite(table).all():
         raise ConfigError(f"{path} is damaged (a step or score is not finite); restore it or repeat the run.")
-    return Episodes(table[:, 0].astype(np.int64), table[:, 1])
+    is_whole = "episode" not in columns or lines[1].split(",")[columns.index("episode")] == "0"  # counted from 0
+    return Episodes(table[:, 0].astype(np.int64), table[:, 1], is_whole)
 
 
 def read_timing(path: Path) -> Timing:
     """The complete lines of a timing.jsonl."""
     rows = [_parse_object(line, f"{path}, line {n}") for n, line in enumerate(complete_lines(path), start=1)]
     try:
-        steps, seconds = [row["step"] for row in rows], [row["seconds"] for row in rows]
+        steps, seconds = [int(row["step"]) for row in rows], [float(row["seconds"]) for row in rows]
     except KeyError as error:
         raise ConfigError(f"{path} has a line without {error}; each needs step and seconds.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
     return Timing(np.array(steps, dtype=np.int64), np.array(seconds, dtype=np.float64))
 
 
@@ -140,8 +144,13 @@ def complete_lines(path: Path) -> list[str]:
     """The lines of a text file that end with a newline; none when there is no such file."""
     if not path.exists():
         return []
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1].decode("utf-8").splitlines()
+    try:
+        content = path.read_bytes()
+        return content[: content.rfind(b"\n") + 1].decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); restore it or repeat the run.") from error
 
 
 def config_differences(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +174,7 @@ def varying_settings(configs: Iterable[Mapping[str, Any]]) -> set[str]:
 def _parse_object(text: str, source: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON ({error}); restore it or repeat the run.") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{source} holds {type(value).__name__}, not a JSON object.")

@@ -67,19 +67,24 @@ def final_score(episodes: Episodes) -> float:
 
 
 def random_play_score(episodes: Episodes, start: int) -> float:
-    """The mean score of uniformly random play: the episodes ended by step ``start``, or the first when none had."""
+    """The mean score of uniformly random play: the episodes ended by step ``start``, or the first when none had.
+
+    NaN where the first episodes are missing.
+    """
+    if not episodes.is_whole:
+        return math.nan
     count = max(1, int(np.searchsorted(episodes.steps, start, side="right")))
     return float(np.mean(episodes.scores[:count])) if len(episodes.scores) else math.nan
 
 
 def area_under_curve(episodes: Episodes, steps: int) -> float:
-    """The mean height of the learning curve over ``steps`` agent steps, exactly; NaN without any episode.
+    """The mean height of the learning curve over ``steps`` agent steps, exactly; NaN without the first episodes.
 
     (1/T) ∫₀ᵀ curve(t) dt. The curve is a staircase with a stair at each episode's end; before the first end it has the
     height of the first stair. Dividing by T gives it the unit of a score.
     """
     inside = episodes.steps <= steps
-    if not inside.any():
+    if not inside.any() or not episodes.is_whole:
         return math.nan
     ends = episodes.steps[inside]  # [E]
     edges = np.concatenate([[0], ends[1:], [steps]])  # [E+1]
@@ -87,7 +92,12 @@ def area_under_curve(episodes: Episodes, steps: int) -> float:
 
 
 def steps_to_threshold(episodes: Episodes, threshold: float) -> int | None:
-    """The step at which the learning curve first reaches the threshold, as a mean of at least 20 episodes."""
+    """The step at which the learning curve first reaches the threshold, as a mean of at least 20 episodes.
+
+    None if it does not, and where the first episodes are missing, for it may have done so in these.
+    """
+    if not episodes.is_whole:
+        return None
     above = recent_means(episodes.scores) >= threshold  # [E]
     above[: THRESHOLD_EPISODES - 1] = False
     return int(episodes.steps[np.argmax(above)]) if above.any() else None

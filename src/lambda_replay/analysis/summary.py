@@ -45,6 +45,7 @@ class RunSummary:
     reached: int  # agent steps
     hours: float  # of training so far
     num_episodes: int
+    is_whole: bool  # whether the log of its episodes begins with the first
     final_score: float  # last 100 episodes so far
     area: float  # mean height of the curve; NaN until the run has finished
     to_threshold: Mapping[Axis, float]  # NaN where it has not got there
@@ -122,7 +123,7 @@ class EnvironmentSummary:
     @property
     def is_learnt(self) -> bool:
         """Whether the best arm is above random play by more than three standard errors, pooled over arms."""
-        if self.best is None:
+        if self.best is None or not len(self.random_scores):
             return False
         gain = self.best.final.value - float(self.random_scores.mean())
         several = [arm.final_scores for arm in self.arms if len(arm.final_scores) > 1]
@@ -255,6 +256,7 @@ def summarise_run(
         reached=reached,
         hours=_hours(run),
         num_episodes=len(run.episodes.steps),
+        is_whole=run.episodes.is_whole,
         final_score=scores.final_score(run.episodes),
         area=scores.area_under_curve(run.episodes, reached) if run.record.state == "finished" else math.nan,
         to_threshold={
@@ -303,8 +305,11 @@ def compare_over_environments(tasks: Sequence[Floats], baseline: Sequence[Floats
 
 
 def median_times(runs: Sequence[RunSummary], threshold: float) -> dict[Axis, MedianTime]:
-    """Median steps and hours to the threshold; a run that has not reached it counts with what it has done so far."""
-    started = [run for run in runs if run.num_episodes and not math.isnan(threshold)]
+    """Median steps and hours to the threshold; a run that has not reached it counts with what it has done so far.
+
+    A run without its first episodes is left out: when it reached the threshold is not known.
+    """
+    started = [run for run in runs if run.num_episodes and run.is_whole and not math.isnan(threshold)]
     is_reached = np.array([not math.isnan(run.to_threshold["steps"]) for run in started], dtype=bool)
     ends = [
         (run.to_threshold["steps"], run.to_threshold["hours"]) if reached else (run.reached, run.hours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ def _keys(run: PlannedRun) -> tuple[tuple[str, ...], ...]:
 
 def _read_run(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> RunStatus:
     path = layout.run(run)
-    timing, metrics = _last_object(path / TIMING), _last_object(path / METRICS)
+    timing, metrics = _last_numbers(path / TIMING), _last_numbers(path / METRICS)
     timed_step = int(timing.get("step", 0))
     state, reason = _read_state(run, layout, is_conducted=is_conducted)
     return RunStatus(
@@ -94,7 +95,7 @@ def _read_run(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> RunStat
         path=path,
         state=state,
         step=max(timed_step, _last_game_step(path / EPISODES)),
-        seconds=float(timing.get("seconds", 0.0)),
+        seconds=timing.get("seconds", 0.0),
         timed_step=timed_step,
         score=metrics.get("score_mean_100"),
         reason=reason,
@@ -114,14 +115,18 @@ def _read_state(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> tuple
         return "waiting", ""
 
 
-def _last_object(path: Path) -> dict[str, Any]:
-    """The last whole line of a file of JSON objects; empty when there is none."""
+def _last_numbers(path: Path) -> dict[str, float]:
+    """The numbers of the last whole line of a file of JSON objects; empty when there is none."""
     for line in reversed(_last_lines(path)):
-        with contextlib.suppress(ValueError):  # what a power failure left, which resume will cut off
-            value = json.loads(line, parse_constant=lambda name: None)  # what an older version left of a divergence
-            assert isinstance(value, dict)
-            return value
+        with contextlib.suppress(ValueError, RecursionError):  # damage, which resume cuts off or sets aside
+            value = json.loads(line)
+            if isinstance(value, dict):
+                return {name: item for name, item in value.items() if _is_number(item)}
     return {}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _last_game_step(path: Path) -> int:
@@ -140,7 +145,7 @@ def _last_lines(path: Path) -> list[str]:
             start = max(0, size - TAIL_BYTES)
             file.seek(start)
             content = file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return []
     lines = content[: content.rfind(b"\n") + 1].decode("utf-8", errors="replace").splitlines()
     return lines[1:] if start else lines
