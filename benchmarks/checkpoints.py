@@ -26,14 +26,21 @@ import torch
 import tyro
 
 from lambda_replay.agents import make_agent
-from lambda_replay.checkpoints import Checkpoint, MemoryChecksums, find_damage, read_state, save_checkpoint, spare_slots
 from lambda_replay.config import RunConfig, override, to_dict
-from lambda_replay.loop import Boundary, Loop
-from lambda_replay.memory import ReplayMemory
-from lambda_replay.presets import make_config
 from lambda_replay.randomness import make_streams
-from lambda_replay.resources import available_ram, in_words
-from lambda_replay.runner import make_environments
+from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.rundir.checkpoints import (
+    Checkpoint,
+    MemoryChecksums,
+    find_damage,
+    read_state,
+    save_checkpoint,
+    spare_slots,
+)
+from lambda_replay.rundir.resources import available_ram, in_words
+from lambda_replay.training.loop import Boundary, Loop
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.run import make_environments
 
 SLOT_BYTES = 84 * 84 + 14
 LOG = "metrics.jsonl"

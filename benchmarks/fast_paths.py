@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from lambda_replay.benchmarks.plain_networks import plain_network
 from lambda_replay.config import RunConfig, override
 from lambda_replay.envs import make_environment
-from lambda_replay.presets import make_config
-from lambda_replay.runner import start_run
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.run import start_run
 
 PATHS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -27,7 +27,7 @@ from lambda_replay.analysis.statistics import (
     probability_of_improvement,
 )
 from lambda_replay.analysis.summary import BOOTSTRAP_SEED, Mean
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "results.md"

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from lambda_replay.runs import is_finished
+from lambda_replay.rundir.directory import is_finished
 
 COLUMNS = ("lambda_mean", "lambda_share_0", "lambda_share_1", "td_error_abs_mean")  # docs/metrics.md
 

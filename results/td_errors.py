@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lambda_replay.cache import make_block
-from lambda_replay.data import Block, Floats
-from lambda_replay.estimators import Peng
-from lambda_replay.loop import Boundary, Event
-from lambda_replay.presets import make_config
-from lambda_replay.runner import Run, start_run
+from lambda_replay.replay.cache import make_block
+from lambda_replay.replay.data import Block, Floats
+from lambda_replay.replay.estimators import Peng
+from lambda_replay.training.loop import Boundary, Event
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.run import Run, start_run
 
 GAMES = ("minatar/breakout", "minatar/space_invaders", "minatar/asterix", "minatar/freeway")
 LAMBDAS = tuple(tenths / 10 for tenths in range(11))

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lambda_replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import NO_ACTION, Block
 
 CONTINUES, TERMINATED, TRUNCATED = 0, 1, 2  # what an action does to its episode
 

@@ -31,8 +31,8 @@ from lambda_replay.config import (
     override,
 )
 from lambda_replay.envs import Environment, EnvironmentSpec, Step
-from lambda_replay.loop import Loop
 from lambda_replay.randomness import make_streams
+from lambda_replay.training.loop import Loop
 
 NUM_STATES = 5
 LEFT, RIGHT = 0, 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import NO_ACTION, Block
 
 Returns = NDArray[np.float64]  # [K, L]
 

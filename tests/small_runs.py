@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from lambda_replay.config import AgentName, RunConfig, override, to_dict
-from lambda_replay.files import load_tensors
-from lambda_replay.loop import Event
-from lambda_replay.presets import make_config
-from lambda_replay.runner import Run, finish_run, resume_run, start_run
+from lambda_replay.rundir.files import load_tensors
+from lambda_replay.training.loop import Event
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.run import Run, finish_run, resume_run, start_run
 
 RESULTS = ("weights.safetensors", "metrics.jsonl", "episodes.csv")
 INTERVAL = 60  # agent steps between boundaries, each with a checkpoint

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from scipy import stats
 
-from lambda_replay.actor import Actor, epsilon_greedy
+from lambda_replay.agents.epsilon_greedy import Actor, epsilon_greedy
 from lambda_replay.config import ExplorationConfig
 
 Q_VALUES = np.array([[0, 3, 1, 2], [9, 3, 1, 2], [-4, -3, -2, -1]], dtype=np.float32)  # greedy: 1, 0, 3

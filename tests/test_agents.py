@@ -19,13 +19,13 @@ from lambda_replay.agents import choose_threads, make_agent, num_cores
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.files import load_tensors
-from lambda_replay.learner import Learner, TrainingSummary, set_threads
-from lambda_replay.loop import Boundary, Learned, Loop
-from lambda_replay.presets import make_config
+from lambda_replay.learning.learner import Learner, TrainingSummary, set_threads
 from lambda_replay.randomness import make_streams
-from lambda_replay.runner import resume_run, start_run, train_run
-from lambda_replay.runs import read_config
+from lambda_replay.rundir.directory import read_config
+from lambda_replay.rundir.files import load_tensors
+from lambda_replay.training.loop import Boundary, Learned, Loop
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.run import resume_run, start_run, train_run
 
 NUM_ACTIONS = 3
 SCRIPT = "....T......U...L..T.LU..."

@@ -11,7 +11,7 @@ from test_analysis_summary import make_config, write_run
 
 from lambda_replay.analysis.palette import BASELINE_HUE, HUES, arm_styles
 from lambda_replay.analysis.plots import plot_run, run_title
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 # The picture of a run.
 

@@ -19,7 +19,7 @@ from lambda_replay.analysis.statistics import (
     normalise,
     probability_of_improvement,
 )
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 some_scores = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=6).map(np.array)
 

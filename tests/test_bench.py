@@ -36,7 +36,7 @@ from lambda_replay.benchmarks.workloads import (
 from lambda_replay.cli import main
 from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
-from lambda_replay.networks import make_network
+from lambda_replay.learning.networks import make_network
 
 TINY = replace(WORKLOADS["cartpole"], capacity=2_000, start=256, refresh_every=96)
 TINY_PLAN = Plan((TINY,), ("dqn-lambda", "dqn"), (2,), (1,), 2, 0.01, 1, memory_sizes=(2_000,), paper_blocks=20)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import lambda_replay as lr
-from lambda_replay.cache import QFunction, make_block
-from lambda_replay.data import NO_ACTION, Block
+from lambda_replay.replay.cache import QFunction, make_block
+from lambda_replay.replay.data import NO_ACTION, Block
 
 NUM_STATES, NUM_ACTIONS = 50, 3
 PENG = lr.parse_estimator("peng:0.7")

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lambda_replay.capture import WARM_UP, Captured, Function, Recording
 from lambda_replay.config import OptimizerConfig
-from lambda_replay.learner import Learner
-from lambda_replay.networks import MLP
+from lambda_replay.learning.capture import WARM_UP, Captured, Function, Recording
+from lambda_replay.learning.learner import Learner
+from lambda_replay.learning.networks import MLP
 
 
 def record_again(function: Function, inputs: tuple[Tensor, ...]) -> Recording:

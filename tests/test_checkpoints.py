@@ -17,8 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lambda_replay as lr
-from lambda_replay import checkpoints
-from lambda_replay.checkpoints import (
+from lambda_replay.config import CacheConfig, MemoryConfig, RunConfig, to_dict
+from lambda_replay.errors import DamageError
+from lambda_replay.rundir import checkpoints
+from lambda_replay.rundir.checkpoints import (
     CHECKPOINTS,
     STATE,
     Checkpoint,
@@ -36,9 +38,7 @@ from lambda_replay.checkpoints import (
     saved_steps,
     spare_slots,
 )
-from lambda_replay.config import CacheConfig, MemoryConfig, RunConfig, to_dict
-from lambda_replay.errors import DamageError
-from lambda_replay.files import checksum
+from lambda_replay.rundir.files import checksum
 
 LOG = "metrics.jsonl"
 

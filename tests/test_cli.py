@@ -36,8 +36,8 @@ from lambda_replay.cli.evaluate import EvaluateOptions
 from lambda_replay.cli.main import COMMANDS
 from lambda_replay.cli.options import TrainOptions, parse_run
 from lambda_replay.config import RunConfig, from_dict, to_dict
-from lambda_replay.files import load_tensors
-from lambda_replay.presets import make_config
+from lambda_replay.rundir.files import load_tensors
+from lambda_replay.training.presets import make_config
 
 TESTS = Path(environments.__file__).parent
 CHAIN = "environments:LinearChain-v0"

@@ -15,9 +15,9 @@ from lambda_replay.agents.dqn_lambda import DQNLambda
 from lambda_replay.config import RunConfig, override
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.errors import ConfigError
-from lambda_replay.loop import Event, Learned
-from lambda_replay.presets import make_config
-from lambda_replay.runner import resume_run, start_run, train_run
+from lambda_replay.training.loop import Event, Learned
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.run import resume_run, start_run, train_run
 
 RESULTS = ("metrics.jsonl", "episodes.csv", "weights.safetensors")
 

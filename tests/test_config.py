@@ -24,7 +24,7 @@ from lambda_replay.config import (
     to_dict,
 )
 from lambda_replay.errors import ConfigError
-from lambda_replay.presets import make_config
+from lambda_replay.training.presets import make_config
 
 ATARI = make_config("atari/pong")
 MINATAR = make_config("minatar/breakout")

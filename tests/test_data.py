@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 import lambda_replay as lr
-from lambda_replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import NO_ACTION, Block
 
 NUMBERS = ("rewards", "discounts", "q_values", "behaviour_probs")
 

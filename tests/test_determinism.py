@@ -16,7 +16,7 @@ import torch
 from environments import tiny_config
 
 from lambda_replay.config import RunConfig
-from lambda_replay.runner import train_run
+from lambda_replay.training.run import train_run
 
 TESTS = Path(__file__).parent
 RESULTS = ("metrics.jsonl", "episodes.csv", "weights.safetensors")

@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 import lambda_replay as lr
-from lambda_replay.cache import Cache, make_block
-from lambda_replay.data import Block, Explanation
-from lambda_replay.diagnostics import Metrics, describe_refresh, describe_samples
-from lambda_replay.estimators import explain
+from lambda_replay.replay.cache import Cache, make_block
+from lambda_replay.replay.data import Block, Explanation
+from lambda_replay.replay.diagnostics import Metrics, describe_refresh, describe_samples
+from lambda_replay.replay.estimators import explain
 
 # State i has Q-values TABLE[i]; their maxima are 4, 2, 8, 6, 10, 0.
 TABLE = np.array([[4, 1], [2, 0], [3, 8], [6, 5], [10, 10], [0, -1]], dtype=np.float32)

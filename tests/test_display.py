@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lambda_replay.cli.display import Display, sparkline
 from lambda_replay.config import RunConfig
-from lambda_replay.loop import Loop
+from lambda_replay.training.loop import Loop
 
 
 class Clock:

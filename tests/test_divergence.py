@@ -18,16 +18,16 @@ from small_runs import small_config, train_to_end
 from torch import Tensor, nn
 
 import lambda_replay
-from lambda_replay.checkpoints import CHECKPOINTS, saved_steps
 from lambda_replay.cli import main
 from lambda_replay.config import RunConfig, override
 from lambda_replay.errors import ConfigError, DivergenceError, EnvironmentFault
-from lambda_replay.files import load_tensors, save_tensors
-from lambda_replay.loop import Event, Learned
-from lambda_replay.policies import STOPPED_WEIGHTS, load_policy
-from lambda_replay.runner import resume_run, start_run, train_run
-from lambda_replay.runs import DIVERGED, WEIGHTS, RunLog, is_diverged, is_finished
-from lambda_replay.verification import verify_run
+from lambda_replay.rundir.checkpoints import CHECKPOINTS, saved_steps
+from lambda_replay.rundir.directory import DIVERGED, WEIGHTS, RunLog, is_diverged, is_finished
+from lambda_replay.rundir.files import load_tensors, save_tensors
+from lambda_replay.rundir.verification import verify_run
+from lambda_replay.training.loop import Event, Learned
+from lambda_replay.training.policy import STOPPED_WEIGHTS, load_policy
+from lambda_replay.training.run import resume_run, start_run, train_run
 
 Kind = Literal["burst", "concurrent", "dqn"]
 Part = Literal["values", "gradients"]

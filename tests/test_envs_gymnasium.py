@@ -25,7 +25,7 @@ from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.envs.minatar import MinAtar
 from lambda_replay.errors import ConfigError, EnvironmentFault
-from lambda_replay.presets import make_config
+from lambda_replay.training.presets import make_config
 
 
 class Tiny(gymnasium.Env[Any, Any]):

@@ -17,7 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import lambda_replay as lr
-from lambda_replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import NO_ACTION, Block
 
 # Q*(λ) may say that it contracts only for small λ; its numbers are what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*may diverge:UserWarning")

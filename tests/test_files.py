@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from lambda_replay.errors import DamageError
-from lambda_replay.files import (
+from lambda_replay.rundir.files import (
     VOUCHER,
     checksum,
     file_checksum,

@@ -11,7 +11,7 @@ from gates import GATE, STEP_SECONDS, Gate
 from processes import Server, command_line, wait_for
 from small_runs import differences, small_config, train_command, train_to_end
 
-from lambda_replay.checkpoints import saved_steps
+from lambda_replay.rundir.checkpoints import saved_steps
 
 GATED = "gates:Gated-v0"
 

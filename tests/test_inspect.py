@@ -10,8 +10,8 @@ import pytest
 
 from lambda_replay.cli import main
 from lambda_replay.config import override
-from lambda_replay.presets import make_config
-from lambda_replay.runner import train_run
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.run import train_run
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.config import NetworkConfig, OptimizerConfig
-from lambda_replay.data import Minibatch
 from lambda_replay.errors import ConfigError, DivergenceError
-from lambda_replay.files import load_tensors, save_tensors
-from lambda_replay.learner import Learner, find_device
-from lambda_replay.networks import make_network
+from lambda_replay.learning.learner import Learner, find_device
+from lambda_replay.learning.networks import make_network
+from lambda_replay.replay.data import Minibatch
+from lambda_replay.rundir.files import load_tensors, save_tensors
 
 CPU = torch.device("cpu")
 Doubles = NDArray[np.float64]

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from lambda_replay.config import RunConfig
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
-from lambda_replay.loop import Loop, play
+from lambda_replay.training.loop import Loop, play
 
 DISCOUNT = 0.9
 

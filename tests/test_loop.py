@@ -20,17 +20,17 @@ from environments import (
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from lambda_replay.actor import Actor
 from lambda_replay.agents import make_agent
+from lambda_replay.agents.epsilon_greedy import Actor
 from lambda_replay.config import ExplorationConfig, RunConfig
-from lambda_replay.data import NO_ACTION
 from lambda_replay.envs import Environment, EnvironmentSpec, Step
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.errors import EnvironmentFault
-from lambda_replay.learner import Learner, TrainingSummary
-from lambda_replay.loop import Boundary, GameEnd, Learned, Loop, PlayedGame, play
-from lambda_replay.memory import ReplayMemory
+from lambda_replay.learning.learner import Learner, TrainingSummary
 from lambda_replay.randomness import RandomStreams, make_streams
+from lambda_replay.replay.data import NO_ACTION
+from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.training.loop import Boundary, GameEnd, Learned, Loop, PlayedGame, play
 
 NUM_ACTIONS = 3
 SCRIPT = "....T......U...L..T..."  # games of 5, 7 and 7 steps, the last one with two lives, and so on

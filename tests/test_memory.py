@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import lambda_replay as lr
-from lambda_replay.cache import make_block
-from lambda_replay.data import NO_ACTION
 from lambda_replay.errors import DamageError
+from lambda_replay.replay.cache import make_block
+from lambda_replay.replay.data import NO_ACTION
 
 OBSERVATION_SHAPE = (2,)  # (stream + 1, number + 1): never zero, and no two slots ever written are the same
 

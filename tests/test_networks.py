@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
-from lambda_replay.fast_networks import accelerate
-from lambda_replay.networks import MLP, AtariNetwork, MinAtarNetwork, make_network
+from lambda_replay.learning.fast_networks import accelerate
+from lambda_replay.learning.networks import MLP, AtariNetwork, MinAtarNetwork, make_network
 
 Kind = Any  # the choices of network.kind
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lambda_replay as lr
-from lambda_replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import NO_ACTION, Block
 
 Array = NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from lambda_replay.agents import parse_agent_estimator
 from lambda_replay.config import AgentName, RunConfig, from_dict, to_dict
 from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError
-from lambda_replay.networks import MLP, AtariNetwork, MinAtarNetwork, make_network
-from lambda_replay.presets import PRESETS, default_preset, make_config
+from lambda_replay.learning.networks import MLP, AtariNetwork, MinAtarNetwork, make_network
+from lambda_replay.training.presets import PRESETS, default_preset, make_config
 
 AGENTS: tuple[AgentName, ...] = ("dqn-lambda", "dqn")
 ENVS = ("atari/pong", "minatar/breakout", "CartPole-v1")

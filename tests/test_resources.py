@@ -11,17 +11,17 @@ import pytest
 from environments import tiny_config
 from numpy.typing import NDArray
 
-from lambda_replay import resources
 from lambda_replay.agents import make_agent
-from lambda_replay.cache import Cache, refresh
-from lambda_replay.checkpoints import spare_slots
 from lambda_replay.config import RunConfig, override
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.presets import make_config
 from lambda_replay.randomness import make_streams
-from lambda_replay.resources import available_ram, check_room, estimate, in_words
-from lambda_replay.spellings import parse_estimator
+from lambda_replay.replay.cache import Cache, refresh
+from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.rundir import resources
+from lambda_replay.rundir.checkpoints import spare_slots
+from lambda_replay.rundir.resources import available_ram, check_room, estimate, in_words
+from lambda_replay.training.presets import make_config
 
 VECTOR = EnvironmentSpec((4,), np.dtype(np.float32), 2, ("left", "right"))
 PLANES = EnvironmentSpec((10, 10, 4), np.dtype(np.bool_), 3, ("a", "b", "c"))

@@ -40,13 +40,13 @@ from small_runs import (
     train_until,
 )
 
-from lambda_replay.checkpoints import CHECKPOINTS, STATE, read_state, saved_steps
 from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import checksum, load_tensors, save_tensors
-from lambda_replay.runner import resume_run, start_run
-from lambda_replay.runs import LOGS, RunLock, create_run, read_config, read_provenance
-from lambda_replay.verification import verify_run
+from lambda_replay.rundir.checkpoints import CHECKPOINTS, STATE, read_state, saved_steps
+from lambda_replay.rundir.directory import LOGS, RunLock, create_run, read_config, read_provenance
+from lambda_replay.rundir.files import checksum, load_tensors, save_tensors
+from lambda_replay.rundir.verification import verify_run
+from lambda_replay.training.run import resume_run, start_run
 
 STOPPED_AT = 350  # between the checkpoints at 300 and 360
 

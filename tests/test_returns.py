@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from lambda_replay.data import Block
-from lambda_replay.returns import backward_returns, nstep_returns
+from lambda_replay.replay.data import Block
+from lambda_replay.replay.returns import backward_returns, nstep_returns
 
 without_deadline = settings(deadline=None)
 lambda_values = st.sampled_from([0.0, 0.3, 0.75, 1.0])

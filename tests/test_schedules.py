@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lambda_replay.schedules import LinearRamp
+from lambda_replay.agents.schedules import LinearRamp
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 
 from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.errors import ConfigError
-from lambda_replay.presets import make_config
 from lambda_replay.studies.attempt import find_reason
 from lambda_replay.studies.execute import check_room, default_workers, tidy_finished, unfinished
 from lambda_replay.studies.key_lines import find_key_lines, line_of
 from lambda_replay.studies.layout import Layout, check_configs, make_layout
 from lambda_replay.studies.plan import PlannedRun, Study, read_study
 from lambda_replay.studies.status import RunStatus, read_status, seconds_left
+from lambda_replay.training.presets import make_config
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
 ATARI = tuple(f"atari/{game}" for game in ("beam_rider", "breakout", "pong", "qbert", "seaquest", "space_invaders"))
@@ -328,7 +328,7 @@ def test_workers_share_the_cores_by_the_threads_of_a_run(tmp_path: Path) -> None
 
 
 def test_more_workers_than_fit_are_refused_with_the_number_that_does(study: Study, tmp_path: Path) -> None:
-    from lambda_replay.resources import Needs, available_ram
+    from lambda_replay.rundir.resources import Needs, available_ram
 
     layout = make_layout(tmp_path, study)
     layout.directory.mkdir(parents=True)

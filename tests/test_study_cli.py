@@ -19,7 +19,7 @@ from processes import HUNG_SECONDS, wait_for
 from lambda_replay.cli import main
 from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
-from lambda_replay.runs import RunLock, is_finished
+from lambda_replay.rundir.directory import RunLock, is_finished
 from lambda_replay.studies import attempt, cluster, execute
 from lambda_replay.studies.execute import lock_study
 from lambda_replay.studies.layout import Layout, make_layout

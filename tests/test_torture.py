@@ -30,13 +30,13 @@ from small_runs import (
 from test_files import entries, plain, revouched
 from test_resume import DAMAGES, flip, mutate, newest
 
-from lambda_replay.checkpoints import CHECKPOINTS, STATE, read_state, saved_steps
 from lambda_replay.config import AgentName, RunConfig
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import parse_tensors
-from lambda_replay.runner import resume_run
-from lambda_replay.runs import LOGS, read_config, read_provenance
-from lambda_replay.verification import verify_run
+from lambda_replay.rundir.checkpoints import CHECKPOINTS, STATE, read_state, saved_steps
+from lambda_replay.rundir.directory import LOGS, read_config, read_provenance
+from lambda_replay.rundir.files import parse_tensors
+from lambda_replay.rundir.verification import verify_run
+from lambda_replay.training.run import resume_run
 
 pytestmark = pytest.mark.torture
 

@@ -16,9 +16,9 @@ from small_runs import small_config, train_to_end, train_until
 
 from lambda_replay.cli import main
 from lambda_replay.errors import ConfigError
-from lambda_replay.policies import load_policy
-from lambda_replay.runner import resume_run
-from lambda_replay.trust import sign
+from lambda_replay.rundir.trust import sign
+from lambda_replay.training.policy import load_policy
+from lambda_replay.training.run import resume_run
 
 ENV = "restless:Steady-v0"
 TESTS = Path(__file__).parent

@@ -14,8 +14,8 @@ import torch
 
 from lambda_replay.agents.dqn_lambda import DQNLambda
 from lambda_replay.config import RunConfig
-from lambda_replay.diagnostics import Metrics
-from lambda_replay.learner import Learner
+from lambda_replay.learning.learner import Learner
+from lambda_replay.replay.diagnostics import Metrics
 
 
 class ConcurrentDQNLambda:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from lambda_replay.actor import Actor
+from lambda_replay.agents.epsilon_greedy import Actor
 from lambda_replay.config import RunConfig
-from lambda_replay.data import NO_ACTION, Block, Integers, Minibatch
-from lambda_replay.diagnostics import Metrics
-from lambda_replay.estimators import NStep
-from lambda_replay.learner import Learner
-from lambda_replay.memory import ReplayMemory
+from lambda_replay.learning.learner import Learner
 from lambda_replay.randomness import RandomStreams
+from lambda_replay.replay.data import NO_ACTION, Block, Integers, Minibatch
+from lambda_replay.replay.diagnostics import Metrics
+from lambda_replay.replay.estimators import NStep
+from lambda_replay.replay.memory import ReplayMemory
 
 
 class DQN:

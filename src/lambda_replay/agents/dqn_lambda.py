@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lambda_replay.actor import Actor
-from lambda_replay.cache import Cache, make_block
+from lambda_replay.agents.epsilon_greedy import Actor
+from lambda_replay.agents.schedules import LinearRamp
 from lambda_replay.config import RunConfig
-from lambda_replay.data import Integers, Transitions
-from lambda_replay.diagnostics import Metrics, describe_refresh, describe_samples
-from lambda_replay.estimators import Estimator, explain
-from lambda_replay.learner import Learner
-from lambda_replay.memory import ReplayMemory
+from lambda_replay.learning.learner import Learner
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.schedules import LinearRamp
+from lambda_replay.replay.cache import Cache, make_block
+from lambda_replay.replay.data import Integers, Transitions
+from lambda_replay.replay.diagnostics import Metrics, describe_refresh, describe_samples
+from lambda_replay.replay.estimators import Estimator, explain
+from lambda_replay.replay.memory import ReplayMemory
 
 
 class Window(NamedTuple):

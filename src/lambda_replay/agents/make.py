@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from lambda_replay.actor import Actor
 from lambda_replay.agents.concurrent import ConcurrentDQNLambda
 from lambda_replay.agents.dqn import DQN
 from lambda_replay.agents.dqn_lambda import DQNLambda
+from lambda_replay.agents.epsilon_greedy import Actor
 from lambda_replay.config import RunConfig
-from lambda_replay.diagnostics import Metrics
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.estimators import Estimator, NStep
-from lambda_replay.learner import Learner, find_device, set_threads
-from lambda_replay.memory import ReplayMemory
-from lambda_replay.networks import make_network, network_kind
+from lambda_replay.learning.learner import Learner, find_device, set_threads
+from lambda_replay.learning.networks import make_network, network_kind
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.spellings import parse_estimator
+from lambda_replay.replay.diagnostics import Metrics
+from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.replay.estimators import Estimator, NStep
+from lambda_replay.replay.memory import ReplayMemory
 
 
 class Agent(Protocol):

@@ -1,7 +1,7 @@
 """Writing a file whole or not at all; what is in it is decided elsewhere.
 
 What an analysis writes can be made again, so it need not outlast a power failure; but two processes may write the same
-report at once, so each has a temporary file of its own. ``lambda_replay.files`` has it the other way round.
+report at once, so each has a temporary file of its own. ``lambda_replay.rundir.files`` has it the other way round.
 """
 
 from __future__ import annotations

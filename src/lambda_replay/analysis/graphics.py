@@ -11,7 +11,7 @@ import numpy as np
 
 from lambda_replay.analysis.palette import ArmStyle
 from lambda_replay.analysis.statistics import Estimate
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 Domain = tuple[float, float]  # the values at the left and at the right edge
 

@@ -11,8 +11,8 @@ import numpy as np
 from lambda_replay.analysis.files import write_atomically
 from lambda_replay.analysis.palette import arm_styles
 from lambda_replay.analysis.plots import render
-from lambda_replay.data import Block, Explanation, Floats
-from lambda_replay.estimators import Estimator, explain, is_greedy
+from lambda_replay.replay.data import Block, Explanation, Floats
+from lambda_replay.replay.estimators import Estimator, explain, is_greedy
 
 PANELS = ("rewards", "Q-values", "returns", "λ and traces")
 HEIGHTS = (1.0, 1.6, 2.4, 1.3)

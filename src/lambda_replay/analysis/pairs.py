@@ -14,7 +14,7 @@ from lambda_replay.analysis.summary import (
     compare,
     compare_over_environments,
 )
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 ENOUGH_RUNS, ENOUGH_PER_ENVIRONMENT = 20, 5  # of an arm
 

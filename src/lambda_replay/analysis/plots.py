@@ -21,7 +21,7 @@ from lambda_replay.analysis.records import Episodes, read_episodes, read_object
 from lambda_replay.analysis.summary import AXES, Axis, Curve, EnvironmentSummary, StudySummary
 from lambda_replay.analysis.tables import aggregate_rows, curve_rows, write_csv
 from lambda_replay.config import environment_directory
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 AXIS_LABELS: dict[Axis, str] = {"steps": "agent steps", "hours": "hours of training"}
 DPI = 200  # twice the usual, for screens with small pixels

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from lambda_replay.config import flatten
-from lambda_replay.data import Floats, Integers
 from lambda_replay.errors import ConfigError
+from lambda_replay.replay.data import Floats, Integers
 
 State = Literal["finished", "running", "waiting", "failed", "diverged"]
 

@@ -20,10 +20,10 @@ from lambda_replay.analysis.pairs import Pair, every_pair
 from lambda_replay.analysis.palette import ArmStyle, arm_styles
 from lambda_replay.analysis.plots import write_figures
 from lambda_replay.analysis.records import StudyData
-from lambda_replay.analysis.run_log import runs_section
+from lambda_replay.analysis.runs_table import runs_section
 from lambda_replay.analysis.summary import AXES, Curve, EnvironmentSummary, StudySummary, summarise
 from lambda_replay.analysis.tables import pair_rows, run_rows, seed_rows, write_csv
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 FIGURES = 6  # significant figures of the numbers that the charts are drawn from, and that are read off them
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from lambda_replay.analysis.records import Episodes, Run, Timing
-from lambda_replay.data import Floats
+from lambda_replay.replay.data import Floats
 
 WINDOW = 100  # episodes; the paper's
 THRESHOLD_EPISODES = 20  # a mean of fewer does not count as reaching a threshold: one lucky early game would

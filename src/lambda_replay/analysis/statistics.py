@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lambda_replay.analysis.extras import load_extra
-from lambda_replay.data import Booleans, Floats, Integers
+from lambda_replay.replay.data import Booleans, Floats, Integers
 
 LEVEL = 0.95  # of every interval
 RESAMPLES = 10_000  # of every bootstrap; the intervals' ends are then steady to a few hundredths of their width

@@ -20,7 +20,7 @@ from lambda_replay.analysis.records import (
 )
 from lambda_replay.analysis.statistics import Estimate, MedianTime
 from lambda_replay.config import flatten
-from lambda_replay.data import Floats, Integers
+from lambda_replay.replay.data import Floats, Integers
 
 Axis = Literal["steps", "hours"]
 AXES: tuple[Axis, ...] = ("steps", "hours")

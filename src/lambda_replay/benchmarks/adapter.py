@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, make_environment
-from lambda_replay.loop import LARGEST_SEED
+from lambda_replay.training.loop import LARGEST_SEED
 
 
 class GymnasiumAdapter(gymnasium.Env[NDArray[Any], Any]):

@@ -31,7 +31,7 @@ from lambda_replay.benchmarks.workloads import (
     job_to_dict,
 )
 from lambda_replay.errors import ConfigError
-from lambda_replay.resources import available_ram
+from lambda_replay.rundir.resources import available_ram
 
 Say = Callable[[str], None]
 PATIENCE = 300.0  # seconds that a measurement may take beyond what it was asked for

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lambda_replay.benchmarks.stopwatch import Measurement, Stopwatch
 from lambda_replay.benchmarks.workloads import Job, run_config
-from lambda_replay.loop import Boundary, Event
-from lambda_replay.runner import start_run
+from lambda_replay.training.loop import Boundary, Event
+from lambda_replay.training.run import start_run
 
 
 class _Over(Exception):

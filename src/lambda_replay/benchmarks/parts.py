@@ -13,14 +13,14 @@ import numpy as np
 from lambda_replay import parse_estimator
 from lambda_replay.agents import Agent, make_agent
 from lambda_replay.benchmarks.workloads import BATCH_SIZE, STEPS_PER_UPDATE, Job, run_config
-from lambda_replay.cache import Cache, make_block
 from lambda_replay.config import CacheConfig, RunConfig
-from lambda_replay.diagnostics import describe_refresh, describe_samples
 from lambda_replay.envs import Environment
-from lambda_replay.estimators import explain
-from lambda_replay.loop import Boundary, Loop
 from lambda_replay.randomness import make_streams
-from lambda_replay.runner import make_environments
+from lambda_replay.replay.cache import Cache, make_block
+from lambda_replay.replay.diagnostics import describe_refresh, describe_samples
+from lambda_replay.replay.estimators import explain
+from lambda_replay.training.loop import Boundary, Loop
+from lambda_replay.training.run import make_environments
 
 NUM_MINIBATCHES = 32  # gathered once, then trained on again and again
 

@@ -10,13 +10,13 @@ import torch
 
 from lambda_replay import parse_estimator
 from lambda_replay.benchmarks.parts import seconds_per_call
-from lambda_replay.cache import Cache, prioritized
 from lambda_replay.config import NetworkConfig, OptimizerConfig
-from lambda_replay.data import Block
-from lambda_replay.estimators import Estimator, explain
-from lambda_replay.learner import Learner
-from lambda_replay.memory import ReplayMemory
-from lambda_replay.networks import make_network
+from lambda_replay.learning.learner import Learner
+from lambda_replay.learning.networks import make_network
+from lambda_replay.replay.cache import Cache, prioritized
+from lambda_replay.replay.data import Block
+from lambda_replay.replay.estimators import Estimator, explain
+from lambda_replay.replay.memory import ReplayMemory
 
 ESTIMATORS = ("peng:0.75", "watkins:0.75", "nstep:3", "retrace:0.9@0.05", "median", "bounded:0.1")
 PAPER_BLOCKS, PAPER_LENGTH, PAPER_UPDATES = 800, 100, 2_500

@@ -22,7 +22,7 @@ from lambda_replay.config import (
     TargetConfig,
 )
 from lambda_replay.errors import ConfigError
-from lambda_replay.presets import make_config
+from lambda_replay.training.presets import make_config
 
 BATCH_SIZE = 32
 STEPS_PER_UPDATE = 4

@@ -12,11 +12,11 @@ from lambda_replay.cli.options import DescribeOptions, parse_run
 from lambda_replay.config import RunConfig, to_dict
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.loop import Loop
 from lambda_replay.randomness import make_streams
-from lambda_replay.resources import Needs, estimate, in_words
-from lambda_replay.runner import make_environments
-from lambda_replay.spellings import LEGEND, SPELLINGS
+from lambda_replay.replay.estimator_names import LEGEND, SPELLINGS
+from lambda_replay.rundir.resources import Needs, estimate, in_words
+from lambda_replay.training.loop import Loop
+from lambda_replay.training.run import make_environments
 
 PROBE_STEPS = 400  # agent steps after the start that are timed
 PROBE_START = 256

@@ -12,9 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lambda_replay.cli.words import duration, number
+from lambda_replay.cli.formatting import duration, number
 from lambda_replay.config import RunConfig
-from lambda_replay.loop import Event, Learned, Loop
+from lambda_replay.training.loop import Event, Learned, Loop
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 SPEED_WINDOW = 30.0  # seconds over which speed is averaged

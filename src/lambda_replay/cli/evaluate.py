@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
-from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
-from lambda_replay.policies import load_policy
 from lambda_replay.randomness import make_streams
+from lambda_replay.training.loop import LARGEST_SEED, PlayedGame, play
+from lambda_replay.training.policy import load_policy
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from lambda_replay.actor import epsilon_greedy
+from lambda_replay.agents.epsilon_greedy import epsilon_greedy
 from lambda_replay.analysis.inspection import draw_block
-from lambda_replay.cache import make_block
 from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.cli.train import title_of
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
-from lambda_replay.loop import LARGEST_SEED
-from lambda_replay.memory import ReplayMemory
-from lambda_replay.policies import Policy, load_policy
 from lambda_replay.randomness import make_streams
-from lambda_replay.spellings import parse_estimator
+from lambda_replay.replay.cache import make_block
+from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.training.loop import LARGEST_SEED
+from lambda_replay.training.policy import Policy, load_policy
 
 
 @dataclass(frozen=True)

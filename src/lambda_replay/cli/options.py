@@ -16,7 +16,7 @@ import tyro
 
 from lambda_replay.config import AgentName, RunConfig, from_dict, override
 from lambda_replay.errors import ConfigError
-from lambda_replay.presets import PRESETS, make_config
+from lambda_replay.training.presets import PRESETS, make_config
 
 T = TypeVar("T")
 HELP_ENV = "atari/pong"  # whose defaults, the paper's, the help of train shows when no environment is named

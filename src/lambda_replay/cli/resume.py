@@ -6,14 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lambda_replay.checkpoints import MAX_THREADS
 from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.train import conduct, load_tensorboard, tidy
 from lambda_replay.cli.trust import asking
 from lambda_replay.config import Device
 from lambda_replay.errors import ConfigError, EnvironmentFault
-from lambda_replay.runner import Run, resume_run
-from lambda_replay.runs import RunLock, is_finished, read_config
+from lambda_replay.rundir.checkpoints import MAX_THREADS
+from lambda_replay.rundir.directory import RunLock, is_finished, read_config
+from lambda_replay.training.run import Run, resume_run
 
 
 @dataclass(frozen=True)

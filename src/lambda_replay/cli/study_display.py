@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lambda_replay.cli.words import duration, number
+from lambda_replay.cli.formatting import duration, number
 from lambda_replay.studies.plan import Study
 from lambda_replay.studies.status import RunStatus, State, seconds_left
 

@@ -14,9 +14,9 @@ from lambda_replay.cli.display import Display
 from lambda_replay.cli.options import TrainOptions, parse_run
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, EnvironmentFault
-from lambda_replay.loop import Event, Learned
-from lambda_replay.runner import Run, finish_run, start_run
-from lambda_replay.runs import free_name, is_finished
+from lambda_replay.rundir.directory import free_name, is_finished
+from lambda_replay.training.loop import Event, Learned
+from lambda_replay.training.run import Run, finish_run, start_run
 
 CURVE = "curve.png"
 

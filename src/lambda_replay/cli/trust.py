@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lambda_replay.trust import MayImport, refuse
+from lambda_replay.rundir.trust import MayImport, refuse
 
 
 def asking(trust: bool) -> MayImport:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from lambda_replay.cli.options import parse, split_path
-from lambda_replay.verification import Finding, verify_run
+from lambda_replay.rundir.verification import Finding, verify_run
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
-from lambda_replay.files import replacing
-from lambda_replay.loop import LARGEST_SEED, PlayedGame, play
-from lambda_replay.policies import load_policy
 from lambda_replay.randomness import make_streams
-from lambda_replay.runs import read_config
+from lambda_replay.rundir.directory import read_config
+from lambda_replay.rundir.files import replacing
+from lambda_replay.training.loop import LARGEST_SEED, PlayedGame, play
+from lambda_replay.training.policy import load_policy
 
 SMALLEST_SIDE = 160  # pixels; smaller pictures are enlarged by whole factors
 

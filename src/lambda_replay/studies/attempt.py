@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
-from lambda_replay.files import write_atomically
-from lambda_replay.runs import CONFIG, RunLock, is_diverged, is_finished
+from lambda_replay.rundir.directory import CONFIG, RunLock, is_diverged, is_finished
+from lambda_replay.rundir.files import write_atomically
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun
 
@@ -39,7 +39,7 @@ class Attempt:
         self._log = _open_log(layout.log(run), command)
         self._said_before = self._log.tell()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lambda_replay.studies.child", *command],
+            [sys.executable, "-m", "lambda_replay.studies.tethered", *command],
             stdin=subprocess.PIPE,  # closed when this process ends, which the child takes as its own end
             stdout=self._log,
             stderr=subprocess.STDOUT,

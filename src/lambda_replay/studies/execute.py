@@ -10,12 +10,12 @@ from collections.abc import Generator
 from lambda_replay.agents import check_agent, num_cores
 from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError
-from lambda_replay.resources import Needs, available_ram, estimate, in_words
-from lambda_replay.runner import finish_run
-from lambda_replay.runs import MEMORY, RunLock, is_diverged, is_finished
+from lambda_replay.rundir.directory import MEMORY, RunLock, is_diverged, is_finished
+from lambda_replay.rundir.resources import Needs, available_ram, estimate, in_words
 from lambda_replay.studies.attempt import ATTEMPTS, BUSY, SECONDS_TO_FREE, Attempt, is_free, record_failure, stop_all
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
+from lambda_replay.training.run import finish_run
 
 POLL_SECONDS = 0.2
 LOCK_TRIES = 10  # ``study status`` holds the lock for an instant when it looks whether somebody is at work

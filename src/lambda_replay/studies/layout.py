@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lambda_replay.config import RunConfig, differing_fields
 from lambda_replay.errors import ConfigError
-from lambda_replay.runs import CONFIG, read_config
+from lambda_replay.rundir.directory import CONFIG, read_config
 from lambda_replay.studies.plan import PlannedRun, Study
 
 

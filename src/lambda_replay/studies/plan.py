@@ -16,8 +16,8 @@ from typing import Any
 from lambda_replay.agents import parse_agent_estimator
 from lambda_replay.config import RunConfig, environment_directory, override
 from lambda_replay.errors import ConfigError
-from lambda_replay.presets import make_config
 from lambda_replay.studies.key_lines import KeyPath, find_key_lines, line_of
+from lambda_replay.training.presets import make_config
 
 # What may stand at the top of a study file, and the form to show where it is missing or wrong.
 FORMS = {

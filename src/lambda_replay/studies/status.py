@@ -13,10 +13,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lambda_replay.errors import ConfigError
-from lambda_replay.loop import GameEnd
-from lambda_replay.runs import EPISODES, METRICS, TIMING, is_diverged, is_finished, looking_at, read_divergence
+from lambda_replay.rundir.directory import (
+    EPISODES,
+    METRICS,
+    TIMING,
+    is_diverged,
+    is_finished,
+    looking_at,
+    read_divergence,
+)
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
+from lambda_replay.training.loop import GameEnd
 
 State = Literal["finished", "running", "waiting", "failed", "diverged"]
 STEP_COLUMN = GameEnd._fields.index("step")  # of episodes.csv

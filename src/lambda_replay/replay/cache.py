@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.data import (
+from lambda_replay.errors import ConfigError, DivergenceError, diverged
+from lambda_replay.replay.data import (
     NO_ACTION,
     Block,
     Booleans,
@@ -19,9 +20,8 @@ from lambda_replay.data import (
     Transitions,
     as_floats,
 )
-from lambda_replay.errors import ConfigError, DivergenceError, diverged
-from lambda_replay.estimators import Estimator, explain
-from lambda_replay.memory import ReplayMemory
+from lambda_replay.replay.estimators import Estimator, explain
+from lambda_replay.replay.memory import ReplayMemory
 
 QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation] -> Q-values [n, A]
 

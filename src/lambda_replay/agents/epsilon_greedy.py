@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.agents.schedules import LinearRamp
 from lambda_replay.config import ExplorationConfig
-from lambda_replay.data import Floats, Integers
-from lambda_replay.schedules import LinearRamp
+from lambda_replay.replay.data import Floats, Integers
 
 
 def epsilon_greedy(q_values: Floats, epsilon: float, rng: np.random.Generator) -> tuple[Integers, Floats]:

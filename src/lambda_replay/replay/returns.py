@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lambda_replay.data import Booleans, Floats, as_floats
+from lambda_replay.replay.data import Booleans, Floats, as_floats
 
 
 def backward_returns(

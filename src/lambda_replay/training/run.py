@@ -13,7 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from lambda_replay.agents import Agent, check_agent, choose_threads, make_agent
-from lambda_replay.checkpoints import (
+from lambda_replay.config import Device, RunConfig, differing_fields, to_dict
+from lambda_replay.envs import Environment, make_environment
+from lambda_replay.errors import ConfigError, DamageError, DivergenceError, EnvironmentFault
+from lambda_replay.randomness import make_streams
+from lambda_replay.rundir.checkpoints import (
     CHECKPOINTS,
     STATE,
     STRAY,
@@ -35,15 +39,7 @@ from lambda_replay.checkpoints import (
     spare_slots,
     strays,
 )
-from lambda_replay.config import Device, RunConfig, differing_fields, to_dict
-from lambda_replay.envs import Environment, make_environment
-from lambda_replay.errors import ConfigError, DamageError, DivergenceError, EnvironmentFault
-from lambda_replay.files import file_checksum, save_tensors, set_aside, sync_directory
-from lambda_replay.loop import LARGEST_SEED, SCORE_WINDOW, Boundary, Event, GameEnd, Learned, Loop
-from lambda_replay.policies import STOPPED_WEIGHTS
-from lambda_replay.randomness import make_streams
-from lambda_replay.resources import check_room
-from lambda_replay.runs import (
+from lambda_replay.rundir.directory import (
     CONFIG,
     EPISODES,
     LOGS,
@@ -63,7 +59,11 @@ from lambda_replay.runs import (
     record_divergence,
     renew_log,
 )
-from lambda_replay.trust import MayImport, check_trust, refuse, sign
+from lambda_replay.rundir.files import file_checksum, save_tensors, set_aside, sync_directory
+from lambda_replay.rundir.resources import check_room
+from lambda_replay.rundir.trust import MayImport, check_trust, refuse, sign
+from lambda_replay.training.loop import LARGEST_SEED, SCORE_WINDOW, Boundary, Event, GameEnd, Learned, Loop
+from lambda_replay.training.policy import STOPPED_WEIGHTS
 
 OnEvent = Callable[[Event], None]
 Say = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""``python -m lambda_replay.studies.child COMMAND``: a command of ours that ends when the process that started it does.
+"""``python -m lambda_replay.studies.tethered COMMAND``: a command of ours that ends when its starter does.
 
 The starter holds the other end of standard input. However it ends, even killed, that end is closed; then this process
 stops as if interrupted, which leaves its run resumable, and never works on in a directory that somebody else takes up.

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.actor import epsilon_greedy
 from lambda_replay.agents import Agent
+from lambda_replay.agents.epsilon_greedy import epsilon_greedy
 from lambda_replay.config import RunConfig
-from lambda_replay.data import Floats
-from lambda_replay.diagnostics import Metrics
 from lambda_replay.envs import Environment, Step
 from lambda_replay.errors import EnvironmentFault
-from lambda_replay.memory import ReplayMemory
 from lambda_replay.randomness import RandomStreams
+from lambda_replay.replay.data import Floats
+from lambda_replay.replay.diagnostics import Metrics
+from lambda_replay.replay.memory import ReplayMemory
 
 SCORE_WINDOW = 100  # completed games whose mean is an agent's score; paper §5
 LARGEST_SEED = 2**31 - 1  # what every environment accepts

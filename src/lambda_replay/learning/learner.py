@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from lambda_replay.adam import Adam
-from lambda_replay.capture import Captured
 from lambda_replay.config import Device, OptimizerConfig
-from lambda_replay.data import Floats, Minibatch
 from lambda_replay.errors import ConfigError, diverged
-from lambda_replay.fast_networks import accelerate
+from lambda_replay.learning.capture import Captured
+from lambda_replay.learning.fast_networks import accelerate
+from lambda_replay.learning.fused_adam import Adam
+from lambda_replay.replay.data import Floats, Minibatch
 
 FEW_STATES = 8  # up to which calls cost more than arithmetic; docs/performance.md
 

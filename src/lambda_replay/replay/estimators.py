@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from lambda_replay.data import NO_ACTION, Block, Booleans, Explanation, Floats
-from lambda_replay.returns import backward_returns, nstep_returns
+from lambda_replay.replay.data import NO_ACTION, Block, Booleans, Explanation, Floats
+from lambda_replay.replay.returns import backward_returns, nstep_returns
 
 BOUNDED_SEARCH_DEPTH = 7  # halvings of the λ interval; paper, appendix C
 

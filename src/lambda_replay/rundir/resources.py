@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lambda_replay.checkpoints import spare_slots
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
+from lambda_replay.rundir.checkpoints import spare_slots
 
 SLOT_FIELDS_BYTES = 4 + 4 + 4 + 1 + 1  # action, reward, probability, terminated, frames
 CACHE_ROW_BYTES = 8 + 4 + 4 + 4  # slot, action, return, TD error

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lambda_replay.errors import ConfigError
-from lambda_replay.estimators import (
+from lambda_replay.replay.estimators import (
     Bounded,
     Estimator,
     ExpectedSarsa,

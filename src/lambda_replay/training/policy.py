@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lambda_replay.agents import choose_threads
-from lambda_replay.checkpoints import CHECKPOINTS, saved_steps
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, make_environment
 from lambda_replay.errors import ConfigError, DivergenceError
-from lambda_replay.files import load_tensors
-from lambda_replay.learner import Learner, find_device, set_threads
-from lambda_replay.networks import make_network
-from lambda_replay.runs import WEIGHTS, is_diverged, read_config
-from lambda_replay.trust import MayImport, check_trust, refuse
+from lambda_replay.learning.learner import Learner, find_device, set_threads
+from lambda_replay.learning.networks import make_network
+from lambda_replay.rundir.checkpoints import CHECKPOINTS, saved_steps
+from lambda_replay.rundir.directory import WEIGHTS, is_diverged, read_config
+from lambda_replay.rundir.files import load_tensors
+from lambda_replay.rundir.trust import MayImport, check_trust, refuse
 
 STOPPED_WEIGHTS = "weights-stopped.safetensors"  # of a run that its environment made impossible to finish
 

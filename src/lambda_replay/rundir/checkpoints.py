@@ -21,7 +21,8 @@ from torch import Tensor
 
 from lambda_replay.config import Device, RunConfig, from_dict
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.files import (
+from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.rundir.files import (
     checksum,
     file_checksum,
     parse_tensors,
@@ -31,7 +32,6 @@ from lambda_replay.files import (
     sync_directory,
     write_atomically,
 )
-from lambda_replay.memory import ReplayMemory
 
 CHECKPOINTS = "checkpoints"
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"

@@ -15,9 +15,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lambda_replay.data import NO_ACTION, Integers, Transitions
 from lambda_replay.errors import ConfigError
-from lambda_replay.storage import Layout, allocate, flush
+from lambda_replay.replay.data import NO_ACTION, Integers, Transitions
+from lambda_replay.replay.storage import Layout, allocate, flush
 
 MAX_HISTORY = 255  # the number of frames since the episode began is kept in one byte
 MAX_ACTION, MAX_REWARD = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).max)  # what a slot can hold

@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lambda_replay.data import Floats
-from lambda_replay.networks import FILTER, MLP, PIXEL_MAXIMUM, AtariNetwork, MinAtarNetwork, as_floats, as_images
+from lambda_replay.learning.networks import (
+    FILTER,
+    MLP,
+    PIXEL_MAXIMUM,
+    AtariNetwork,
+    MinAtarNetwork,
+    as_floats,
+    as_images,
+)
+from lambda_replay.replay.data import Floats
 
 CELL = 4  # pixels; stride of the Atari network's first filters
 

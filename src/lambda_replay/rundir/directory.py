@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from lambda_replay.config import RunConfig, from_dict, to_dict
 from lambda_replay.errors import ConfigError, DamageError, diverged
-from lambda_replay.files import name_aside, read_json, set_aside, sync_directory, write_atomically
+from lambda_replay.rundir.files import name_aside, read_json, set_aside, sync_directory, write_atomically
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "config.json",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lambda_replay.cache import Cache
-from lambda_replay.data import Block, Explanation, Integers
+from lambda_replay.replay.cache import Cache
+from lambda_replay.replay.data import Block, Explanation, Integers
 
 Metrics = dict[str, float]
 

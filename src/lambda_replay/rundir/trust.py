@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.runs import read_provenance
+from lambda_replay.rundir.directory import read_provenance
 
 MayImport = Callable[[Path, str], bool]  # run directory, module -> whether it may be imported
 KEY_BYTES = 32

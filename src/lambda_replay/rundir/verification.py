@@ -6,11 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lambda_replay.checkpoints import CHECKPOINTS, find_damage, find_log_damage, read_state, saved_config, saved_steps
 from lambda_replay.config import RunConfig, differing_fields
 from lambda_replay.errors import DamageError
-from lambda_replay.files import file_checksum, load_tensor_file
-from lambda_replay.runs import (
+from lambda_replay.rundir.checkpoints import (
+    CHECKPOINTS,
+    find_damage,
+    find_log_damage,
+    read_state,
+    saved_config,
+    saved_steps,
+)
+from lambda_replay.rundir.directory import (
     CONFIG,
     DIVERGED,
     EPISODES,
@@ -26,6 +32,7 @@ from lambda_replay.runs import (
     read_divergence,
     read_provenance,
 )
+from lambda_replay.rundir.files import file_checksum, load_tensor_file
 
 
 class Finding(NamedTuple):

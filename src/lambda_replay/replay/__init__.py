@@ -1,0 +1,1 @@
+"""The method itself, NumPy only: memory, blocks, estimators, cache."""
