@@ -13,6 +13,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -34,8 +35,9 @@ from lambda_replay import __version__
 from lambda_replay.cli import main
 from lambda_replay.cli.evaluate import EvaluateOptions
 from lambda_replay.cli.main import COMMANDS
-from lambda_replay.cli.options import TrainOptions, parse_run
+from lambda_replay.cli.options import DescribeOptions, TrainOptions, parse_run
 from lambda_replay.config import RunConfig, from_dict, to_dict
+from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.training.presets import make_config
 
@@ -100,7 +102,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def listing(directory: Path) -> list[tuple[str, int]]:
-    return sorted((str(path.relative_to(directory)), path.stat().st_mtime_ns) for path in directory.rglob("*"))
+    return sorted((str(path.relative_to(directory)), path.lstat().st_mtime_ns) for path in directory.rglob("*"))
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -259,13 +261,30 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (f"{CHAIN} --memory.start 8", ["memory.start (8", "block"]),
     (f"{CHAIN} --memory.capacity 99", ["memory.capacity (99)", "memory.start (100)"]),
     (f"{CHAIN} --out there", ["there exists already", "resume there"]),
-    (f"{CHAIN} --out file", ["file exists already"]),
-    (f"{CHAIN} --out file/run", ["file/run", "--out"]),
+    (f"{CHAIN} --out mine", ["mine exists already and is not a run", "another --out"]),
+    (f"{CHAIN} --out file", ["file is not a directory", "another --out"]),
+    (f"{CHAIN} --out file/run", ["file is not a directory", "another --out"]),
+    (f"{CHAIN} --out nowhere", ["nowhere is not a directory", "another --out"]),  # a link to nothing
+    (f"{CHAIN} --out {'a' * 300}", ["File name too long", "another --out"]),
+    (f"{'a' * 300}", ["no Gymnasium environment"]),
     (f"{CHAIN} --device cuda", ["device cuda is not available", "cpu or auto"]),
     (f"{CHAIN} --device mps", ["device mps is not available"]),
     (f"{CHAIN} --memory.capacity 1000000000000", ["TB of disk", "lower memory.capacity"]),
     (f"{CHAIN} --memory.capacity 1000000000000 --memory.storage ram", ["TB of memory", "lower memory.capacity"]),
     (f"{CHAIN} --cache.size 800000000000", ["TB of memory", "lower cache.size"]),
+    (f"{CHAIN} --optimizer.batch-size 10000000000000", ["PB of memory", "lower optimizer.batch_size (10000000000000)"]),
+    (f"{CHAIN} --cache.updates {10**15}", ["EB of memory", "lower cache.updates"]),
+    (f"{CHAIN} --network.hidden 10000000000", ["network.hidden is (10000000000)", "1000000"]),
+    (f"{CHAIN} --network.hidden 1000000 1000000", ["TB of memory", "lower network.hidden (1000000, 1000000)"]),
+    (f"{CHAIN} --estimator median/2000000000", ["misspelt", "k even from 2 to 100"]),
+    (f"{CHAIN} --threads 1000000", ["threads is 1000000", "1 to 1024"]),
+    (f"{CHAIN} --steps {10**400}", ["steps is 10^400"]),
+    (f"{CHAIN} --seed {10**400}", ["seed is 10^400"]),
+    (f"{CHAIN} --seed {'1' * 5000}", ["--seed", "fewer digits"]),
+    (f"{CHAIN} --config brackets.json", ["brackets.json cannot be read"]),
+    (f"{CHAIN} --config long.json", ["long.json cannot be read"]),
+    (f"{CHAIN} --config huge.json", ["discount is 10^400"]),
+    (f"{CHAIN} --config /dev/zero", ["/dev/zero cannot be read"]),
     ("environments:ContinuousActions-v0", ["Box actions", "Discrete"]),
     ("environments:TextObservations-v0", ["Text observations", "Box"]),
     ("ALE/Pong-v5", ["atari/pong", "sticky"]),
@@ -283,6 +302,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("atari/", ["Atari game"]),
     (f"{CHAIN} CartPole-v1", ["CartPole-v1"]),
     (f"{CHAIN} --env CartPole-v1", ["two environments"]),
+    ("--stpes 1500 CartPole-v1", ["no option --stpes", "--steps"]),
     (f"{CHAIN} --steps many", ["--steps", "whole number", "'many'"]),
     (f"{CHAIN} --steps 1.5", ["--steps", "whole number"]),
     (f"{CHAIN} --steps", ["--steps"]),
@@ -312,7 +332,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[arguments for arguments, _ in MISTAKES])
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[arguments[:80] for arguments, _ in MISTAKES])
 def test_a_mistake_is_one_sentence_and_nothing_is_written(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, words: list[str]
 ) -> None:
@@ -322,6 +342,12 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
     (tmp_path / "there" / "config.json").write_text("{}")
     (tmp_path / "file").write_text("no JSON")
     (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("")
+    (tmp_path / "nowhere").symlink_to("gone")
+    (tmp_path / "brackets.json").write_text("[" * 100_000)
+    (tmp_path / "long.json").write_text('{"steps": ' + "1" * 5000 + "}")
+    (tmp_path / "huge.json").write_text(json.dumps({**to_dict(make_config(CHAIN)), "discount": 10**400}))
     before = listing(tmp_path)
     words_given = ["" if word == "''" else word for word in arguments.split()]
     answer = call("train", *words_given[:1], *TINY, *words_given[1:])  # what is given later counts
@@ -517,6 +543,33 @@ LATER_MISTAKES: list[tuple[str, list[str]]] = [
     ("watch nowhere", ["no run nowhere"]),
     ("watch RUN --out film.avi", ["film.avi", ".gif"]),
     ("watch RUN --out no/film.gif", ["no directory no"]),
+    ("watch RUN --out RUN/weights.safetensors", [".gif"]),
+    ("watch RUN --out RUN", [".gif"]),
+    ("inspect", ["RUN"]),
+    ("inspect nowhere", ["no run nowhere"]),
+    ("inspect RUN --out RUN/weights.safetensors", ["weights.safetensors", ".png"]),
+    ("inspect RUN --out RUN/curve.png", ["learning curve", "another file name"]),
+    ("inspect RUN --out picture.pdf", ["picture.pdf", ".png"]),
+    ("inspect RUN --out no/picture.png", ["no directory no"]),
+    ("inspect RUN --estimators", ["--estimators"]),
+    (f"inspect RUN --length {10**400}", ["--length", "2 to 100000"]),
+    ("bench --out RUN/config.json", ["config.json is not a directory"]),
+    ("bench --out RUN/config.json/more", ["config.json is not a directory"]),
+    ("bench --seconds nan", ["--seconds is nan"]),
+    ("bench --seconds inf", ["--seconds is inf"]),
+    ("bench --seconds 0", ["--seconds is 0"]),
+    ("bench --seconds -1", ["--seconds is -1"]),
+    ("bench --repeats 0", ["--repeats is 0"]),
+    ("bench --cores 0", ["--cores is 0"]),
+    ("bench --threads 0", ["--threads is 0"]),
+    ("bench --threads 1 -1", ["--threads is 1 -1"]),
+    ("bench --envs 0", ["--envs is 0"]),
+    ("bench --envs", ["--envs is empty"]),
+    ("bench --memory-sizes 0", ["--memory-sizes"]),
+    ("bench --memory-sizes -5", ["--memory-sizes"]),
+    ("bench --workloads", ["--workloads", "empty"]),
+    ("bench --quick --seconds 9", ["--quick", "--seconds"]),
+    ("study run mini.toml --out RUN/config.json", ["config.json is not a directory"]),
     ("watch RUN --max-steps 0", ["--max-steps"]),
     ("watch RUN --best-of 0", ["--best-of"]),
     ("watch RUN --frames-per-second 0", ["--frames-per-second"]),
@@ -530,6 +583,10 @@ LATER_MISTAKES: list[tuple[str, list[str]]] = [
     ("verify nowhere", ["no run nowhere"]),
     ("describe", ["name an environment"]),
     ("describe Nope-v0", ["Nope-v0"]),
+    ("describe CartPole-v1 --optimizer.batch-size 10000000000000", ["PB of memory", "lower optimizer.batch_size"]),
+    (f"describe CartPole-v1 --cache.updates {10**15}", [f"lower cache.updates ({10**15})"]),
+    ("describe CartPole-v1 --network.hidden 1000000 1000000", ["TB of memory", "lower network.hidden"]),
+    ("describe CartPole-v1 --threads 1000000", ["threads is 1000000"]),
     (f"describe {CHAIN} --cache.size 81 --cache.block-length 8", ["cache.size (81)"]),
     ("describe --estimators --foo", ["--foo"]),
     ("tran", ["no command 'tran'", "train"]),
@@ -537,14 +594,139 @@ LATER_MISTAKES: list[tuple[str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), LATER_MISTAKES, ids=[arguments for arguments, _ in LATER_MISTAKES])
+@pytest.mark.parametrize(
+    ("arguments", "words"), LATER_MISTAKES, ids=[arguments[:80] for arguments, _ in LATER_MISTAKES]
+)
 def test_a_mistake_with_any_other_command(
     call: Any, finished: Path, tmp_path: Path, arguments: str, words: list[str]
 ) -> None:
     before = listing(finished)
-    assert_one_sentence(call(*(str(finished) if word == "RUN" else word for word in arguments.split())), *words)
+    assert_one_sentence(call(*(word.replace("RUN", str(finished)) for word in arguments.split())), *words)
     assert listing(finished) == before
     assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize(("command", "name"), [("watch", "film.gif"), ("inspect", "picture.png")])
+def test_a_directory_or_a_pipe_is_not_written_over(
+    call: Any, finished: Path, tmp_path: Path, command: str, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    assert_one_sentence(call(command, finished, "--out", name), f"{name} is not a file")
+    (tmp_path / name).rmdir()
+    os.mkfifo(tmp_path / name)
+    assert_one_sentence(call(command, finished, "--out", name), f"{name} is not a file")
+    assert_one_sentence(call(command, finished, "--out", f"{name}/{name}"), f"there is no directory {name}")
+
+
+@pytest.mark.parametrize(
+    "arguments", ["train CartPole-v1 --out shut/run", "bench --out shut", "study run x --out shut"]
+)
+def test_a_place_without_permission_is_refused_at_once(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    """Whoever runs the tests may be allowed everything, so the system's answer is replaced."""
+    (tmp_path / "shut").mkdir()
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place).name != "shut")
+    assert_one_sentence(call(*arguments.split()), "no permission to write to shut", "another --out")
+
+
+STUDY = """
+name = "large"
+environments = ["CartPole-v1"]
+seeds = 1
+baseline = "one"
+[arms.one]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("optimizer.batch_size = 10_000_000_000_000", ["PB of memory", "lower optimizer.batch_size"]),
+        ("network.hidden = [1_000_000, 1_000_000]", ["TB of memory", "lower network.hidden"]),
+        ("threads = 1_000_000", ["line 7", "threads is 1000000"]),
+        (f"steps = {10**400}", ["line 7", "steps is 10^400"]),
+        (f"discount = {10**400}", ["line 7", "discount is 10^400"]),
+        (f"steps = {'1' * 5000}", ["study.toml cannot be read"]),
+        (f"steps = {'[' * 5000}", ["study.toml cannot be read"]),
+        (f"steps = 1000\n[thresholds]\nCartPole-v1 = {10**400}", ["line 9", "thresholds"]),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_a_study_of_numbers_too_large_is_refused(call: Any, tmp_path: Path, line: str, words: list[str]) -> None:
+    (tmp_path / "study.toml").write_text(STUDY + line)
+    assert_one_sentence(call("study", "run", "study.toml"), *words)
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int | tuple)
+
+
+def hostile_numbers() -> Iterator[tuple[str, str, str]]:
+    """Every numeric option with numbers that its type can be; one option of each type with what it cannot be."""
+    for env in ("atari/pong", "minatar/breakout"):
+        for option, (_, value) in settings_of(make_config(env)).items():
+            if not isinstance(value, bool | str) and (env == "atari/pong" or option.startswith("--minatar")):
+                numbers = ["0", "-1", str(10**400)] if is_whole(value) else ["-1", "-0.0", "nan", "inf", "1e308"]
+                yield from ((env, option, number) for number in numbers)
+    for option in ("--steps", "--discount", "--network.hidden", "--cache.updates", "--optimizer.max-grad-norm"):
+        yield from (("atari/pong", option, number) for number in ("", "nan", "inf", "-inf", "1e308", str(10**400)))
+
+
+def test_every_numeric_option_takes_a_number_or_refuses_it_in_one_sentence() -> None:
+    taken, refused = set(), []
+    for number, (env, option, value) in enumerate(hostile_numbers()):
+        kind = TrainOptions if number % 2 else DescribeOptions
+        try:
+            parse_run(kind, [env, f"{option}={value}"], "train")
+        except ConfigError as error:
+            refused.append(str(error))
+        else:
+            taken.add((option, value))
+    assert not [sentence for sentence in refused if "\n" in sentence or len(sentence) > 700]  # no 400 digits
+    assert {value for _, value in taken} == {"0", "-0.0", "1e308"}
+    assert {option for option, value in taken if value == "1e308"} == {
+        "--optimizer.learning-rate",
+        "--optimizer.epsilon",
+        "--optimizer.max-grad-norm",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--steps 1500 CartPole-v1",
+        "--network.hidden 8 4 CartPole-v1 --steps 1500",
+        "--keep-memory CartPole-v1 --steps 1500",
+        "--steps=1500 CartPole-v1",
+        "--optimizer.batch_size 7 CartPole-v1 --steps 1500",
+        "--preset classic --agent dqn-lambda CartPole-v1 --steps 1500",
+        "--env CartPole-v1 --steps 1500",
+        "--env=CartPole-v1 --steps 1500",
+    ],
+)
+def test_the_environment_may_stand_anywhere(arguments: str) -> None:
+    config = parse_run(TrainOptions, arguments.split(), "train").config
+    assert (config.env, config.steps) == ("CartPole-v1", 1500)
+
+
+def test_the_later_of_two_equal_options_counts(call: Any) -> None:
+    arguments = ["CartPole-v1", "--agent", "dqn", "--agent", "dqn-lambda", "--preset=paper", "--preset", "classic"]
+    config = parse_run(TrainOptions, arguments, "train").config
+    assert to_dict(config) == to_dict(make_config("CartPole-v1"))
+
+
+def test_commands_to_type_quote_their_paths(call: Any, tmp_path: Path) -> None:
+    """A path with blanks, and one that looks like an option, like rich's markup and like an emoji."""
+    answer = call("train", CHAIN, *TINY, "--out", "my runs/first [/one] :dog:")
+    where = "'my runs/first [/one] :dog:'"
+    assert answer.code == 0
+    assert "everything is in my runs/first [/one] :dog:\n" in answer.out
+    assert answer.out.splitlines()[-1] == f"next: lambda-replay evaluate {where} · lambda-replay watch {where}"
+    again = call("train", CHAIN, *TINY, "--out", "my runs/first [/one] :dog:")
+    assert_one_sentence(again, f"go on with: lambda-replay resume {where}")
+    assert call("train", CHAIN, *TINY, "--out=-x").out.splitlines()[-1].startswith("next: lambda-replay evaluate ./-x ")
 
 
 # --- evaluate, watch, describe, verify, resume ------------------------------------------------------------------------
@@ -636,6 +818,17 @@ def test_watch_puts_its_film_into_the_run_unless_told_otherwise(call: Any, tmp_p
     assert answer.out.startswith(f"{Path('run/play.gif')}: ")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {*FILES, "play.gif"}
     assert imageio.imread(tmp_path / "run" / "play.gif", index=None).shape[1] >= 160  # small pictures are enlarged
+
+
+def test_a_film_that_does_not_fit_into_memory_is_given_up(
+    call: Any, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame is 320×320×3 bytes, and there are 4 copies of a film: room for three frames."""
+    monkeypatch.setattr("lambda_replay.cli.watch.available_ram", lambda: 3 * 320 * 320 * 3 * 4)
+    assert call("watch", finished, "--out", "film.gif", "--max-steps", "2").code == 0
+    (tmp_path / "film.gif").unlink()
+    assert_one_sentence(call("watch", finished, "--out", "film.gif", "--max-steps", "600"), "4 frames", "--max-steps")
+    assert listing(tmp_path) == []
 
 
 def test_describe_says_what_a_run_would_be_and_writes_nothing(call: Any, tmp_path: Path) -> None:
@@ -837,12 +1030,160 @@ def test_the_version(call: Any) -> None:
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-def in_a_process(*arguments: str, variables: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[Any]:
+def in_a_process(
+    *arguments: str, variables: dict[str, str] | None = None, shell_rest: str = "", **options: Any
+) -> subprocess.Popen[Any]:
+    """``lambda-replay`` in a process; ``shell_rest``: where a shell sends its output, with the command's exit code."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "TERM": "xterm-256color"}
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         environ.pop(name, None)
     command = [sys.executable, "-m", "lambda_replay", *arguments]
+    if shell_rest:
+        command = ["bash", "-c", f"{shlex.join(command)} {shell_rest}; exit ${{PIPESTATUS[0]}}"]
     return subprocess.Popen(command, env={**environ, **(variables or {})}, **options)
+
+
+# A command in a process that may have so much more memory than it has when everything is imported.
+LITTLE_MEMORY = """
+import os, resource, sys
+import numpy, torch, environments, lambda_replay.cli.train
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * os.sysconf("SC_PAGE_SIZE") + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+sys.exit(lambda_replay.cli.main(sys.argv[2:]))
+"""
+
+
+def with_little_memory(num_bytes: int, *arguments: str) -> Answer:
+    finished = subprocess.run(
+        [sys.executable, "-c", LITTLE_MEMORY, str(num_bytes), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Answer(finished.returncode, finished.stdout, finished.stderr)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_a_run_that_gets_no_memory_says_what_to_lower_and_how_to_go_on(tmp_path: Path) -> None:
+    """NumPy has no room for the rows of 400,000 minibatches, 0.4 GB; the machine as a whole has."""
+    answer = with_little_memory(
+        200_000_000, "train", CHAIN, *TINY, "--cache.updates", "400000", "--checkpoint-every", "100", "--out", "a run"
+    )
+    assert answer.code == 1, answer
+    assert answer.err == (
+        "lambda-replay: there is not enough memory; free some, then go on with: lambda-replay resume 'a run'; or start "
+        "again with a lower memory.capacity, cache.size, cache.updates, optimizer.batch_size or network.hidden.\n"
+    )
+    assert (tmp_path / "a run" / "checkpoints" / "100").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_a_network_for_which_torch_gets_no_memory_leaves_nothing_behind(tmp_path: Path) -> None:
+    answer = with_little_memory(50_000_000, "train", CHAIN, *TINY, "--network.hidden", "4000", "4000", "--out", "run")
+    assert answer.code == 1, answer
+    assert answer.err.startswith("lambda-replay: there is not enough memory; free some, then try again; or ")
+    assert answer.err.count("\n") == 1
+    assert listing(tmp_path) == []
+
+
+# Commands given as JSON, one after the other in one process, which is quicker; each with its exit code.
+SEVERAL = """
+import json, sys
+from lambda_replay.cli import main
+for arguments in json.loads(sys.argv[1]):
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    print("exit code", code)
+"""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["ascii", "latin-1", "C"],
+)
+def test_every_command_speaks_in_every_locale(finished: Path, tmp_path: Path, variables: dict[str, str]) -> None:
+    """All output is bytes that the locale has; Greek letters are spelled."""
+    commands = {
+        "help": ["lambda-replay: lambda-returns"],
+        "describe --estimators": ["retrace:lambda@epsilon", "gamma_t"],
+        "train --help": ["lambda-replay train ENV", "Adam alpha"],
+        f"train {CHAIN} {' '.join(TINY)} --estimator median --out run": ["lambda chosen", "step       400 of 400"],
+        f"train {CHAIN} --estimator pong:1": ["peng:lambda"],
+        f"describe {CHAIN} {' '.join(TINY)}": ["observations 5 float32"],
+        f"evaluate {finished} --games 2 --max-steps 5": ["mean score of 2 games"],
+        f"watch {finished} --max-steps 5 --out film.gif": ["6 frames"],
+        f"verify {finished}": ["sound"],
+        f"inspect {finished} --length 5 --out picture.png": ["5 steps under"],
+        f"resume {finished}": ["is finished already"],
+        f"study status {TESTS.parent / 'studies' / 'mini.toml'}": ["mini"],
+        "bench --help": ["lambda-replay bench"],
+        "n\u00f6": ["there is no command"],
+    }
+    finished_process = subprocess.run(
+        [sys.executable, "-c", SEVERAL, json.dumps([command.split() for command in commands])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    encoding = "latin-1" if "latin-1" in variables.values() else "ascii"
+    said = finished_process.stdout.decode(encoding, "surrogateescape")
+    assert "Traceback" not in said, said
+    assert re.findall(r"exit code (\d+)", said) == list("00002000000002"), said
+    for words in commands.values():
+        for word in words:
+            assert word in said, (word, said)
+
+
+def test_a_file_name_that_no_encoding_explains_is_shown_byte_by_byte(tmp_path: Path) -> None:
+    name = b"caf\xe9"
+    process = in_a_process(
+        "verify", os.fsdecode(name), stdout=subprocess.PIPE, stderr=subprocess.PIPE, variables={"PYTHONUTF8": "1"}
+    )
+    _, err = process.communicate()
+    assert process.returncode == 2
+    assert err.startswith(b"lambda-replay: there is no run " + name)
+
+
+def test_output_that_cannot_be_written_is_said_once() -> None:
+    """A reader that left before anything was written, and a full disk."""
+    for target, code, words in (("| true", 0, ""), ("> /dev/full", 1, "No space left on device")):
+        process = in_a_process(
+            "describe", "--estimators", variables={"PYTHONUNBUFFERED": ""}, shell_rest=target,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        out, err = process.communicate()
+        assert (process.returncode, out) == (code, ""), err
+        assert words in err
+        assert err.count("\n") == (1 if words else 0), err
+
+
+def test_a_run_whose_reader_leaves_says_how_to_go_on(tmp_path: Path) -> None:
+    """As in ``lambda-replay train … | head -1``: the second line, at the latest the last, finds nobody."""
+    process = in_a_process(
+        "train", CHAIN, *TINY, "--checkpoint-every", "100", "--out", "run",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, shell_rest="| true",
+    )  # fmt: skip
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, ""), err
+    assert re.fullmatch(r"lambda-replay: stopped .*: lambda-replay resume run\b.*\n", err)
+
+
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["describe", "--estimators"], ["fly"]])
+def test_closed_output_is_no_fault(arguments: list[str]) -> None:
+    process = in_a_process(*arguments, stderr=subprocess.PIPE, text=True, shell_rest=">&-")
+    _, err = process.communicate()
+    assert process.returncode == (2 if arguments == ["fly"] else 0)
+    assert err.count("\n") == (1 if arguments == ["fly"] else 0)
 
 
 def test_the_live_panel_on_a_terminal(tmp_path: Path) -> None:

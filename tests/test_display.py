@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lambda_replay.cli.display import Display, sparkline
 from lambda_replay.config import RunConfig
-from lambda_replay.training.loop import Loop
+from lambda_replay.training.loop import GameEnd, Loop
 
 
 class Clock:
@@ -142,6 +142,33 @@ def test_the_panel_on_a_terminal(monkeypatch: pytest.MonkeyPatch, changes: dict[
     assert re.search(rf"{boundary}\s+in \d+ steps", last)
     assert f"{loop.score:.4g}" in last
     assert any(bar in last for bar in "▁▂▃▄▅▆▇█")
+
+
+def test_the_panel_shows_the_first_score_before_anything_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a score beside "no game has ended yet"."""
+    config = tiny_config("Scripted-v0")
+    loop = make_loop(config, [Scripted("....T", num_actions=3)])
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100, color_system=None, legacy_windows=False)
+    with Display(config, loop, "the title", console) as display:
+        event = next(event for event in loop.run() if isinstance(event, GameEnd))
+        display.on_event(event)
+    last = file.getvalue()[file.getvalue().rindex("the title") :]
+    assert re.search(rf"score \(last 100\) +{event.score:.4g} ", last)
+    assert "no game has ended yet" not in last
+    assert "▁  " in last
+
+
+def test_a_title_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich would take it for markup and for an emoji."""
+    config = tiny_config("Scripted-v0")
+    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    for is_terminal in (False, True):
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=is_terminal, width=100, color_system=None, legacy_windows=False)
+        with Display(config, loop, "a[/b]:dog:", console):
+            pass
+        assert "a[/b]:dog:" in file.getvalue()
 
 
 def test_the_panel_counts_down_to_the_next_refresh(monkeypatch: pytest.MonkeyPatch) -> None:

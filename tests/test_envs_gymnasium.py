@@ -557,8 +557,13 @@ def test_a_constructors_own_type_error_is_a_fault() -> None:
     ],
 )
 @pytest.mark.parametrize("is_imported", [False, True])
-def test_other_peoples_names_of_our_games_lead_to_ours(env_id: str, words: str, is_imported: bool) -> None:
+def test_other_peoples_names_of_our_games_lead_to_ours(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, words: str, is_imported: bool
+) -> None:
     """Whether or not somebody has imported ale-py, which registers its names."""
+    others = {name: spec for name, spec in gymnasium.registry.items() if "Pong" not in name}
+    monkeypatch.setattr("gymnasium.envs.registration.registry", others)
+    monkeypatch.setattr(gymnasium, "registry", others)
     if is_imported:
         gymnasium.register("ALE/Pong-v5", "ale_py.env:AtariEnv")
         gymnasium.register("Pong-v4", "ale_py.env:AtariEnv")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from environments import tiny_config
 from numpy.typing import NDArray
 
@@ -15,6 +17,7 @@ from lambda_replay.agents import make_agent
 from lambda_replay.config import RunConfig, override
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
+from lambda_replay.learning.networks import make_network
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.cache import Cache, refresh
 from lambda_replay.replay.estimator_names import parse_estimator
@@ -148,16 +151,55 @@ def make_cache(config: RunConfig) -> tuple[Cache, int]:
 @pytest.mark.parametrize("tail", [0, 5])
 def test_the_cache_takes_what_was_said(tail: int) -> None:
     config = tiny_config("Some-v0", cache={"tail": tail})
-    needs, without = estimate(config, VECTOR), estimate(tiny_config("Some-v0", agent="dqn"), VECTOR)
+    needs = estimate(config, VECTOR)
+    without = estimate(tiny_config("Some-v0", cache={"tail": tail, "size": 8}), VECTOR)  # one block
     cache, q_values_bytes = make_cache(config)
     assert needs.cache_bytes == cache.nbytes
     assert needs.q_values_bytes == q_values_bytes
-    assert needs.ram_bytes - without.ram_bytes == cache.nbytes + q_values_bytes
+    taken = needs.ram_bytes - without.ram_bytes
+    assert taken == cache.nbytes + q_values_bytes - without.cache_bytes - without.q_values_bytes
 
 
 def test_agent_dqn_needs_no_cache() -> None:
     needs = estimate(tiny_config(agent="dqn"), VECTOR)
     assert (needs.cache_bytes, needs.q_values_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("agent", "copies"), [("dqn-lambda", 8), ("dqn", 8 + 3)])
+def test_the_network_is_counted_with_its_optimizer(agent: Literal["dqn-lambda", "dqn"], copies: int) -> None:
+    """4 inputs, 2 actions: 8 units have 4·8+8 + 8·2+2 = 58 weights, 7 have 51, and 2 numbers less per sample of 8."""
+    eight, seven = (
+        estimate(tiny_config("Some-v0", agent, network={"hidden": (width,)}), VECTOR).ram_bytes for width in (8, 7)
+    )
+    assert eight - seven == (58 - 51) * 4 * copies + 8 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"optimizer": {"batch_size": 10**13}}, "optimizer.batch_size (10000000000000)"),
+        ({"cache": {"updates": 10**15}}, "cache.updates (1000000000000000)"),
+        ({"network": {"hidden": (10**6, 10**6)}}, "network.hidden (1000000, 1000000)"),
+        ({"estimator": "median/100", "cache": {"size": 10**11, "updates": 1}}, "estimator (median/100)"),
+        ({"agent": "dqn", "optimizer": {"batch_size": 10**13}}, "optimizer.batch_size"),
+    ],
+)
+def test_what_takes_most_is_named(tmp_path: Path, changes: dict[str, Any], setting: str) -> None:
+    agent = changes.pop("agent", "dqn-lambda")
+    config = override(make_config("CartPole-v1", agent=agent), changes)
+    with pytest.raises(ConfigError) as caught:
+        check_room(config, VECTOR, tmp_path / "run")
+    assert re.fullmatch(r"this run needs \S+ [TPE]B of memory, but .* are free; lower .*\.", str(caught.value))
+    assert setting in str(caught.value)
+
+
+def test_a_network_of_ones_own_is_counted_instead() -> None:
+    config = tiny_config("Some-v0")
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))  # 10 weights
+    own = estimate(config, VECTOR, network).ram_bytes
+    ours = make_network(config.network, (config.memory.history, 4), 2, seed=0)
+    difference = sum(parameter.numel() for parameter in ours.parameters()) - 10
+    assert estimate(config, VECTOR).ram_bytes - own == difference * 4 * 8
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -323,7 +323,7 @@ def test_the_reason_of_a_failure_is_found_in_what_was_said(said: str, reason: st
 
 
 def test_workers_share_the_cores_by_the_threads_of_a_run(tmp_path: Path) -> None:
-    many = read_study(write(tmp_path, EXAMPLE.replace("threads = 2", "threads = 100_000")))
+    many = read_study(write(tmp_path, EXAMPLE.replace("threads = 2", "threads = 1_000")))
     assert default_workers(many) == 1
 
 

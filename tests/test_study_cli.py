@@ -246,7 +246,7 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
         (("run", "{file}", "--cpus-per-run", "two"), "--cpus-per-run takes a number, not 'two'"),
         (("run", "{file}", "other.toml"), "other.toml is one argument too many"),
         (("status", "{file}", "--outt", "x"), "there is no option --outt; perhaps you meant --out"),
-        (("run", "{file}", "--out", "{file}/x"), "small cannot be made (Not a directory); give another --out"),
+        (("run", "{file}", "--out", "{file}/x"), "study.toml is not a directory; give another --out"),
         (("status", "{file}", "--out", "{file}"), "study.toml is no directory; give another --out"),
         (("run", "{file}", "--workers", "2", "--ray", "auto"), "--cpus-per-run"),
         (("run", "{file}", "--gpus-per-run", "1"), "belong to --ray"),

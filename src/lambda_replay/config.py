@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -20,12 +21,30 @@ AgentName = Literal["dqn-lambda", "dqn"]
 Schedule = Literal["burst", "concurrent"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that no user may give
+MAX_THREADS = 1024  # more than any machine's cores; far more would crash the process
+LARGEST_NUMBER = 10**15  # of any count or size: all of them can be computed with exactly in floating point
+LARGEST_RUN_SEED = 2**128 - 1  # as long as NumPy recommends
+LARGEST_WIDTH = 10**6  # units of a hidden layer; the product of two widths is still a number that torch can hold
 T = TypeVar("T")
 
 
 def _require(condition: bool, sentence: str) -> None:
     if not condition:
         raise ConfigError(sentence)
+
+
+def _require_reasonable(prefix: str, owner: object) -> None:
+    """Refuse whole numbers with which neither arrays nor files nor sentences can deal."""
+    for name, value in vars(owner).items():
+        largest = LARGEST_RUN_SEED if name == "seed" else LARGEST_NUMBER
+        if isinstance(value, int) and abs(value) > largest:
+            raise ConfigError(f"{prefix}{name} is {_shown(value)}; give a number up to {largest}.")
+
+
+def _shown(value: Any) -> str:
+    """The value for a sentence; Python refuses to write whole numbers of thousands of digits."""
+    is_long = isinstance(value, int) and abs(value) > LARGEST_RUN_SEED
+    return f"{'-' if value < 0 else ''}10^{math.log10(abs(value)):.0f}" if is_long else repr(value)
 
 
 def _require_positive(prefix: str, owner: object, *names: str) -> None:
@@ -50,6 +69,7 @@ class MemoryConfig:
     storage: Literal["disk", "ram"] = "disk"  # disk: memory-mapped files in the run directory; ram: plain arrays
 
     def __post_init__(self) -> None:
+        _require_reasonable("memory.", self)
         _require_positive("memory.", self, "capacity", "start", "history")
         _require(self.history <= 255, f"memory.history is {self.history}; give a number from 1 to 255.")
         _require(
@@ -73,6 +93,7 @@ class CacheConfig:
     priority_quantile: float = 0.5  # quantile of |TD error| above which samples are preferred; paper 0.5, the median
 
     def __post_init__(self) -> None:
+        _require_reasonable("cache.", self)
         _require_positive("cache.", self, "size", "block_length", "refresh_every")
         _require(
             self.size % self.block_length == 0,
@@ -105,6 +126,7 @@ class TargetConfig:
     update_every: int = 4  # agent steps per minibatch; paper 4
 
     def __post_init__(self) -> None:
+        _require_reasonable("target.", self)
         _require_positive("target.", self, "copy_every", "update_every")
         _require(
             self.copy_every % self.update_every == 0,
@@ -121,6 +143,7 @@ class ExplorationConfig:
     steps: int = 1_000_000  # agent steps of annealing; paper 1,000,000
 
     def __post_init__(self) -> None:
+        _require_reasonable("exploration.", self)
         _require_fraction("exploration.", self, "start", "end")
         _require_positive("exploration.", self, "steps")
 
@@ -139,6 +162,7 @@ class OptimizerConfig:
     cuda_graph: bool = False  # on CUDA, record the training step and replay it; never run on a GPU yet; burst only
 
     def __post_init__(self) -> None:
+        _require_reasonable("optimizer.", self)
         _require_positive("optimizer.", self, "batch_size", "learning_rate", "epsilon")
         _require(0 <= self.beta1 < 1, f"optimizer.beta1 is {self.beta1}; give a number from 0 to below 1.")
         _require(0 <= self.beta2 < 1, f"optimizer.beta2 is {self.beta2}; give a number from 0 to below 1.")
@@ -154,7 +178,9 @@ class NetworkConfig:
     hidden: tuple[int, ...] = (128, 128)  # units per hidden layer of the mlp (the other networks have their own)
 
     def __post_init__(self) -> None:
-        _require(all(width > 0 for width in self.hidden), f"network.hidden is {self.hidden}; give widths above 0.")
+        if not all(0 < width <= LARGEST_WIDTH for width in self.hidden):
+            widths = ", ".join(map(_shown, self.hidden))
+            raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +197,7 @@ class AtariConfig:
     all_actions: bool = False  # all 18 joystick actions instead of the game's minimal set; paper no
 
     def __post_init__(self) -> None:
+        _require_reasonable("atari.", self)
         _require_positive("atari.", self, "frame_skip", "max_frames")
         _require(self.noop_max >= 0, f"atari.noop_max is {self.noop_max}; give 0 or more.")
         _require_fraction("atari.", self, "sticky")
@@ -215,9 +242,12 @@ class RunConfig:
     minatar: MinAtarConfig | None = None
 
     def __post_init__(self) -> None:
+        _require_reasonable("", self)
         _require_positive("", self, "steps", "envs", "max_game_steps")
         if self.threads is not None:
-            _require_positive("", self, "threads")
+            _require(
+                1 <= self.threads <= MAX_THREADS, f"threads is {self.threads}; give a number from 1 to {MAX_THREADS}."
+            )
         _require_fraction("", self, "discount", "flicker")
         _require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.")
         _require(self.checkpoint_every >= 0, f"checkpoint_every is {self.checkpoint_every}; give 0 or more steps.")
@@ -410,12 +440,12 @@ def _value(hint: Any, value: Any, name: str) -> Any:
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(_value(get_args(option)[0], item, name) for item in value)
-        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if option is float and (type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)):
             return float(value)
         if option in (int, str, bool) and type(value) is option:
             return value
     wanted = " or ".join(_type_words(option) for option in options)
-    raise ConfigError(f"{name} is {value!r}; give {wanted}.")
+    raise ConfigError(f"{name} is {_shown(value)}; give {wanted}.")
 
 
 def _type_words(option: Any) -> str:

@@ -96,7 +96,8 @@ def check_agent(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | N
     parse_agent_estimator(config)
     device, state_shape = _find_device(config), _state_shape(config, spec)
     if network is None:
-        make_network(config.network, state_shape, spec.num_actions, seed=0)
+        with torch.device("meta"):  # sizes without memory: whether it fits is said elsewhere, in bytes
+            make_network(config.network, state_shape, spec.num_actions, seed=0)
         return
     was_training = network.training
     with torch.no_grad():

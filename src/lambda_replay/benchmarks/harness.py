@@ -47,6 +47,9 @@ PACKAGES = (
     "tensordict",
 )
 ARITHMETIC_PARTS = {"acting": "acting", "refresh: forward": "refresh", "training: step": "training"}
+MOST_SECONDS = 3600.0  # of one measurement
+LARGEST_COUNT = 10_000  # of anything that is counted
+SMALLEST_MEMORY, LARGEST_MEMORY = 1_000, 10**12  # slots
 FRAME_BYTES = 84 * 84 + 14  # of a slot in a memory of Atari frames
 
 
@@ -68,8 +71,15 @@ class Plan:
         unknown = [name for name in self.contenders if name not in CONTENDERS]
         if unknown:
             raise ConfigError(f"there is no contender {unknown[0]!r}; choose of {', '.join(CONTENDERS)}.")
-        if self.repeats < 1 or self.seconds <= 0 or min(self.envs, default=0) < 1 or min(self.threads, default=0) < 1:
-            raise ConfigError("repeats, seconds, envs and threads must be above 0; give larger numbers.")
+        if not 0 < self.seconds <= MOST_SECONDS:
+            raise ConfigError(f"--seconds is {self.seconds}; give a number above 0, up to {MOST_SECONDS:.0f}.")
+        counts = {"repeats": (self.repeats,), "cores": (self.cores,), "envs": self.envs, "threads": self.threads}
+        for name, values in counts.items():
+            if not all(1 <= value <= LARGEST_COUNT for value in values) or not values:
+                given = " ".join(map(str, values)) or "empty"
+                raise ConfigError(f"--{name} is {given}; give whole numbers from 1 to {LARGEST_COUNT}.")
+        if not all(SMALLEST_MEMORY <= slots <= LARGEST_MEMORY for slots in self.memory_sizes):
+            raise ConfigError(f"--memory-sizes are {SMALLEST_MEMORY} to {LARGEST_MEMORY} slots; give such numbers.")
         if max(self.threads) > self.cores or self.cores > len(allowed_cores()):
             raise ConfigError(
                 f"{max(self.threads)} threads on {self.cores} cores were asked for, but this process may use "
@@ -254,6 +264,8 @@ def run_task(
                 command,
                 input=json.dumps(order),
                 text=True,
+                encoding="utf-8",
+                errors="replace",
                 capture_output=True,
                 env={**os.environ, **limits},
                 timeout=PATIENCE + 4 * seconds,

@@ -11,9 +11,10 @@ from rich.console import Console
 from lambda_replay.benchmarks.harness import Plan, run_plan
 from lambda_replay.benchmarks.tables import make_tables
 from lambda_replay.benchmarks.workloads import CONTENDERS, WORKLOADS
-from lambda_replay.cli.options import parse
+from lambda_replay.cli.options import check_directory, parse
 from lambda_replay.errors import ConfigError
 
+SET_BY_QUICK = ("envs", "threads", "cores", "repeats", "seconds", "memory_sizes")
 QUICK_CONTENDERS = ("dqn-lambda", "dqn", "sb3")
 PLAIN_WIDTH = 140  # characters of a line where there is no terminal
 
@@ -37,7 +38,9 @@ class BenchOptions:
 
 def run(arguments: list[str]) -> int:
     options = parse(BenchOptions, arguments, usage="lambda-replay bench")
-    notes = Console(stderr=True, highlight=False)
+    if options.out is not None:
+        check_directory(options.out)
+    notes = Console(stderr=True, highlight=False, emoji=False)
     results = run_plan(make_plan(options), lambda sentence: notes.print(sentence, style="dim", markup=False))
     if options.out is not None:
         _write(results, options.out, notes)
@@ -58,10 +61,19 @@ def make_plan(options: BenchOptions) -> Plan:
     """The plan of the options, cut short where ``quick`` says so."""
     unknown = [name for name in options.workloads if name not in WORKLOADS]
     if unknown:
-        raise ConfigError(f"there is no workload {unknown[0]!r}; choose of {', '.join(WORKLOADS)}.")
+        raise ConfigError(f"there is no workload {unknown[0]!r}; choose one of {', '.join(WORKLOADS)}.")
+    if not options.workloads or not options.contenders:
+        raise ConfigError("--workloads or --contenders is empty; name one or more of each.")
     workloads = tuple(WORKLOADS[name] for name in options.workloads)
     if options.quick:
+        changed = [name for name in SET_BY_QUICK if getattr(options, name) != getattr(BenchOptions(), name)]
+        if changed:
+            raise ConfigError(f"--quick sets --{changed[0].replace('_', '-')} itself; leave out one of the two.")
         contenders = tuple(name for name in options.contenders if name in QUICK_CONTENDERS)
+        if not contenders:
+            raise ConfigError(
+                f"--quick measures {', '.join(QUICK_CONTENDERS)} only; name one of them, or leave it out."
+            )
         return Plan(workloads, contenders, (1,), (1,), 1, 0.4, 1, memory_sizes=(20_000,))
     return Plan(
         workloads,

@@ -14,7 +14,7 @@ from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.estimator_names import LEGEND, SPELLINGS
-from lambda_replay.rundir.resources import Needs, estimate, in_words
+from lambda_replay.rundir.resources import Needs, available_ram, check_ram, estimate, in_words
 from lambda_replay.training.loop import Loop
 from lambda_replay.training.run import make_environments
 
@@ -123,6 +123,8 @@ def _measure(config: RunConfig) -> tuple[float, float]:
     """Seconds per acting step and per boundary's learning, both measured small and scaled up."""
     small = _probe_config(config)
     environments = make_environments(small)
+    if estimate(small, environments[0].spec).ram_bytes > available_ram():
+        check_ram(estimate(config, environments[0].spec))  # what the user asked for, not what would be measured
     streams = make_streams(small.seed, small.envs)
     agent = make_agent(small, environments[0].spec, streams)
     loop = Loop(small, environments, agent, streams)

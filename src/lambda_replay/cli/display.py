@@ -22,6 +22,13 @@ SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 48
 
 
+class RunConsole(Console):
+    """Rich's console, but a reader who leaves is an error to deal with; rich would end the process without a word."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Display:
     """Shows one run; use as a context manager around its training."""
 
@@ -39,14 +46,14 @@ class Display:
         if self._console.is_terminal:
             self._live.start()
         else:
-            self._console.print(self._title, highlight=False, soft_wrap=True)
+            self._console.print(Text(self._title), soft_wrap=True)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._console.is_terminal:
             self._live.stop()
         else:
-            self._console.print(self.line(), highlight=False, soft_wrap=True)
+            self._console.print(Text(self.line()), soft_wrap=True)
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Learned):
@@ -55,7 +62,7 @@ class Display:
                 self._scores.append(self._loop.score)
         if not self._console.is_terminal and time.monotonic() - self._said_at >= PLAIN_EVERY:
             self._said_at = time.monotonic()
-            self._console.print(self.line(), highlight=False, soft_wrap=True)
+            self._console.print(Text(self.line()), soft_wrap=True)
 
     def line(self) -> str:
         """The present state as one plain line."""
@@ -98,8 +105,11 @@ class Display:
         for first, second in zip(rows[::2], [*rows[1::2], ("", "")][: len(rows[::2])], strict=True):
             numbers.add_row(Text(first[0], style="dim"), first[1], Text(second[0], style="dim"), second[1])
         bar = ProgressBar(total=self._config.steps, completed=self._loop.step)
-        sparks = Text.assemble(("score  ", "dim"), (sparkline(self._scores, SPARK_WIDTH), "green"))
-        return Panel(Group(head, bar, Text(), numbers, Text(), sparks), title=self._title, padding=(1, 2), width=88)
+        scores = self._scores or ([] if self._loop.score is None else [self._loop.score])  # the first, before learning
+        sparks = Text.assemble(("score  ", "dim"), (sparkline(scores, SPARK_WIDTH), "green"))
+        return Panel(
+            Group(head, bar, Text(), numbers, Text(), sparks), title=Text(self._title), padding=(1, 2), width=88
+        )
 
     def _boundary_name(self) -> str:
         return "next refresh" if self._config.cache is not None else "next target copy"

@@ -9,7 +9,7 @@ import numpy as np
 
 from lambda_replay.agents.epsilon_greedy import epsilon_greedy
 from lambda_replay.analysis.inspection import draw_block
-from lambda_replay.cli.options import check_play_options, parse, split_path
+from lambda_replay.cli.options import check_file, check_play_options, parse, split_path
 from lambda_replay.cli.train import title_of
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
@@ -17,8 +17,11 @@ from lambda_replay.randomness import make_streams
 from lambda_replay.replay.cache import make_block
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.rundir.directory import read_config
 from lambda_replay.training.loop import LARGEST_SEED
 from lambda_replay.training.policy import Policy, load_policy
+
+LONGEST = 100_000  # agent steps; a picture of more shows nothing
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class InspectOptions:
     length: int = 100  # agent steps of the block
     epsilon: float | None = None  # of the games played for it; by default the run's final ε
     seed: int | None = None  # of the games; by default that of the run
-    out: Path | None = None  # by default inspect.png in the run's directory
+    out: Path | None = None  # file ending in .png; by default inspect.png in the run's directory
     trust: bool = False  # import the module that a run names as its environment even if you did not create the run
 
 
@@ -37,15 +40,19 @@ def run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "inspect")
     options = parse(InspectOptions, rest, usage="lambda-replay inspect RUN")
     assert path is not None
-    if options.length < 2:
-        raise ConfigError(f"--length is {options.length}; give 2 or more agent steps.")
+    if not 2 <= options.length <= LONGEST:
+        raise ConfigError(f"--length is {options.length}; give 2 to {LONGEST} agent steps.")
+    if not options.estimators:
+        raise ConfigError("--estimators is empty; name one or more.")
     check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
+    read_config(path)  # so that a run that is not there is the first thing said
+    out = path / "inspect.png" if options.out is None else options.out
+    check_file(out, ".png")
     policy = load_policy(path, asking(options.trust))
     config = policy.config
     memory, slots = _play_block(policy, options)
     block = make_block(memory, slots, memory.transitions(slots), policy.learner.q_values, discount=config.discount)
-    out = path / "inspect.png" if options.out is None else options.out
     when = "final weights" if policy.step is None else f"weights of step {policy.step:,}"
     draw_block(block, estimators, out, f"{title_of(config)} · {when}")
     print(f"{out}: {options.length} steps under {', '.join(repr(estimator) for estimator in estimators)}")

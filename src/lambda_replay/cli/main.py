@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
+import os
 import signal
 import sys
 import traceback
@@ -12,9 +14,13 @@ from types import FrameType
 from typing import NamedTuple
 
 from lambda_replay import __version__
+from lambda_replay.cli.encoding import spell_what_cannot_be_shown
 from lambda_replay.errors import ConfigError, DamageError, EnvironmentFault
 
 DONE, FAULT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+
+SETTINGS = "memory.capacity, cache.size, cache.updates, optimizer.batch_size or network.hidden"
 
 
 class Command(NamedTuple):
@@ -22,18 +28,27 @@ class Command(NamedTuple):
 
     module: str
     summary: str
+    to_lower: str = ""  # what saves memory
 
 
 COMMANDS = {
-    "train": Command("train", "train an agent:  lambda-replay train ENV [--preset P] [--estimator E] [--steps N] …"),
-    "resume": Command("resume", "go on with a run that was stopped or killed:  lambda-replay resume RUN"),
+    "train": Command(
+        "train", "train an agent:  lambda-replay train ENV [--preset P] [--estimator E] [--steps N] …", SETTINGS
+    ),
+    "resume": Command("resume", "go on with a run that was stopped or killed:  lambda-replay resume RUN", SETTINGS),
     "evaluate": Command("evaluate", "let a trained agent play, without learning:  lambda-replay evaluate RUN"),
-    "watch": Command("watch", "film a trained agent (GIF or MP4):  lambda-replay watch RUN"),
-    "describe": Command("describe", "say what a run would be and need:  lambda-replay describe ENV [options of train]"),
-    "inspect": Command("inspect", "draw one refresh under several estimators:  lambda-replay inspect RUN"),
+    "watch": Command("watch", "film a trained agent (GIF or MP4):  lambda-replay watch RUN", "--max-steps"),
+    "describe": Command(
+        "describe", "say what a run would be and need:  lambda-replay describe ENV [options of train]", SETTINGS
+    ),
+    "inspect": Command("inspect", "draw one refresh under several estimators:  lambda-replay inspect RUN", "--length"),
     "verify": Command("verify", "check a run directory's files:  lambda-replay verify RUN"),
-    "study": Command("study", "many runs and their report:  lambda-replay study run|status|report FILE.toml"),
-    "bench": Command("bench", "measure speed on this machine:  lambda-replay bench"),
+    "study": Command(
+        "study",
+        "many runs and their report:  lambda-replay study run|status|report FILE.toml",
+        f"--workers, {SETTINGS}",
+    ),
+    "bench": Command("bench", "measure speed on this machine:  lambda-replay bench", "--envs or --memory-sizes"),
 }
 
 
@@ -41,8 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
+    spell_what_cannot_be_shown()
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()  # a reader who left and a full disk are noticed here, not after the last line
+        return code
     except (ConfigError, DamageError) as error:
         _say(str(error))
         return MISTAKE
@@ -53,17 +71,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAULT
     except BrokenPipeError:  # whoever read the output has had enough
         return DONE
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        _say(_memory_sentence(error, COMMANDS[arguments[0]]))
+        return FAULT
     except OSError as error:
         if error.errno is None:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        remedy = getattr(error, "__notes__", ["try again"])[0]
-        _say(f"the system refused: {error.strerror}{where}; make room or give access, then {remedy}.")
+        _say(f"the system refused: {error.strerror}{where}; make room or give access, then {_remedy(error)}.")
         return FAULT
     except KeyboardInterrupt as error:
         if error.args:
             _say(str(error))
         return INTERRUPTED
+    finally:
+        _write_or_discard_output()
 
 
 def _run(arguments: list[str]) -> int:
@@ -96,6 +120,33 @@ def _overview() -> str:
             "Every command has --help.",
         ]
     )
+
+
+def _remedy(error: BaseException) -> str:
+    """What to do when room was made; a run that was under way has noted how it goes on."""
+    note: str = getattr(error, "__notes__", ["try again"])[0]
+    return note
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether NumPy, torch or Python got no memory; torch says so in words only."""
+    words = str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words
+
+
+def _memory_sentence(error: BaseException, command: Command) -> str:
+    remedy = f"there is not enough memory; free some, then {_remedy(error)}"
+    return f"{remedy}; or start again with a lower {command.to_lower}." if command.to_lower else f"{remedy}."
+
+
+def _write_or_discard_output() -> None:
+    """What cannot be written goes nowhere, or Python would try once more at its end and complain."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(sentence: str) -> None:

@@ -6,19 +6,24 @@ import contextlib
 import io
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
 from lambda_replay.config import AgentName, RunConfig, from_dict, override
 from lambda_replay.errors import ConfigError
+from lambda_replay.rundir.directory import CONFIG
+from lambda_replay.rundir.files import first_line
 from lambda_replay.training.presets import PRESETS, make_config
 
 T = TypeVar("T")
+CURVE = "curve.png"  # the picture in a finished run's directory
+LARGEST_CONFIG_BYTES = 1 << 20  # far above any config.json
 HELP_ENV = "atari/pong"  # whose defaults, the paper's, the help of train shows when no environment is named
 
 
@@ -55,6 +60,8 @@ def _first_sentence(box: str) -> str:
     option = re.match(r"Error parsing (--\S+): ", sentence)
     literal = re.search(r"invalid literal for int\(\) with base 10: ('[^']*')", sentence)
     number = re.search(r"could not convert string to float: ('[^']*')", sentence)
+    if option and "Exceeds the limit" in sentence:
+        return f"{option[1]} takes a number of fewer digits"
     if option and literal:
         return f"{option[1]} takes a whole number, not {literal[1]}"
     if option and number:
@@ -85,8 +92,10 @@ class TrainOptions:
 def parse_run(kind: Callable[[RunConfig], T], arguments: list[str], command: str) -> T:
     """ENV, the preset and the agent give the defaults; every other option changes one field of them."""
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
-    env, rest = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else (None, arguments)
-    saved, rest = _take(rest, "--config")
+    saved, rest = _take(arguments, "--config")
+    env, rest = _split_env(rest, kind)
+    if env is None:
+        env, _ = _take(rest, "--env")
     preset, _ = _take(rest, "--preset")
     agent, _ = _take(rest, "--agent")
     if saved is not None:
@@ -115,27 +124,67 @@ def _as_agent(name: str | None) -> AgentName:
     raise ConfigError(f"there is no agent {name!r}; choose dqn-lambda or dqn.")
 
 
-def _take(arguments: list[str], option: str) -> tuple[str | None, list[str]]:
-    """The value of an option that must be known before the others can be read, and the arguments without it."""
+def _split_env(arguments: list[str], kind: Any) -> tuple[str | None, list[str]]:
+    """ENV, the first argument that is neither an option nor the value of one, and the other arguments."""
+    types = _option_types(kind)
+    expected: Any = bool  # what the option before takes; bool: nothing
     for number, argument in enumerate(arguments):
-        if argument == option:
-            if number + 1 == len(arguments):
-                raise ConfigError(f"{option} needs a value.")
-            return arguments[number + 1], arguments[:number] + arguments[number + 2 :]
-        if argument.startswith(f"{option}="):
-            return argument.split("=", 1)[1], arguments[:number] + arguments[number + 1 :]
+        if argument.startswith("-"):
+            expected = types.get(argument.replace("_", "-"), bool)  # also nothing: --steps=10, and what is unknown
+        elif get_origin(expected) is tuple and argument.isdecimal():
+            continue
+        elif expected is bool or get_origin(expected) is tuple:
+            return argument, arguments[:number] + arguments[number + 1 :]
+        else:
+            expected = bool
     return None, arguments
+
+
+def _option_types(kind: Any, prefix: str = "--") -> dict[str, Any]:
+    """The type of every option that the fields of a dataclass become."""
+    types: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        option = prefix + name.replace("_", "-")
+        part = next((part for part in (hint, *get_args(hint)) if is_dataclass(part)), None)
+        if part is None:
+            types[option] = hint
+        else:
+            types.update(_option_types(part, prefix if part is RunConfig else f"{option}."))
+    return types
+
+
+def _take(arguments: list[str], option: str) -> tuple[str | None, list[str]]:
+    """The value of an option that must be known before the others can be read, and the arguments without it.
+
+    Given twice, the later one counts, as for every other option.
+    """
+    value: str | None = None
+    rest: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == option:
+            value = next(remaining, None)
+            if value is None:
+                raise ConfigError(f"{option} needs a value.")
+        elif argument.startswith(f"{option}="):
+            value = argument.split("=", 1)[1]
+        else:
+            rest.append(argument)
+    return value, rest
 
 
 def _read_saved(path: Path, env: str | None) -> RunConfig:
     """The config of an earlier run; ``train --config RUN/config.json`` repeats it."""
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--config {path} cannot be read ({error}); give a run's config.json.") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"--config {path} is not a table of settings; give a run's config.json.")
-    config = from_dict(values)
+        with path.open("rb") as file:  # also a pipe, of which nobody knows the size
+            values = json.loads(file.read(LARGEST_CONFIG_BYTES))
+        if not isinstance(values, dict):
+            raise ConfigError(f"--config {path} is not a table of settings; give a run's config.json.")
+        config = from_dict(values)
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--config {path} cannot be read ({first_line(error)}); give a run's config.json.") from None
     return config if env is None else override(config, {"env": env})
 
 
@@ -146,6 +195,39 @@ def split_path(arguments: list[str], command: str, what: str = "RUN") -> tuple[P
     if {"-h", "--help"}.isdisjoint(arguments):
         raise ConfigError(f"{what} comes first: lambda-replay {command} {what}, then the options.")
     return None, arguments
+
+
+def check_file(out: Path, *endings: str) -> None:
+    """Refuse an ``--out`` that cannot become such a file, before anything is computed for it."""
+    if out.suffix not in endings:
+        raise ConfigError(f"--out {out} does not end in {' or '.join(endings)}; give a file name that does.")
+    try:
+        if not out.parent.is_dir():
+            raise ConfigError(f"--out {out}: there is no directory {out.parent}; create it first.")
+        if out.exists() and not out.is_file():
+            raise ConfigError(f"--out {out} is not a file; give another file name.")
+        if out.name == CURVE and (out.parent / CONFIG).exists():
+            raise ConfigError(f"--out {out} is the learning curve of a run; give another file name.")
+        _check_access(out, out if out.exists() else out.parent, out.parent)
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be written ({error.strerror}); give another file name.") from None
+
+
+def check_directory(out: Path) -> None:
+    """Refuse an ``--out`` that is not a directory and cannot become one, before anything is computed for it."""
+    try:
+        place = next(place for place in (out, *out.parents) if place.exists() or place.is_symlink())
+        if not place.is_dir():
+            raise ConfigError(f"--out {out}: {place} is not a directory; give another --out.")
+        _check_access(out, place)
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be created ({error.strerror}); give another --out.") from None
+
+
+def _check_access(out: Path, *places: Path) -> None:
+    for place in places:
+        if not os.access(place, os.W_OK):
+            raise ConfigError(f"--out {out}: you have no permission to write to {place}; give another --out.")
 
 
 def check_play_options(epsilon: float, seed: int | None, max_steps: int | None) -> None:

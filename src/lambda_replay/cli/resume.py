@@ -9,10 +9,10 @@ from pathlib import Path
 from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.train import conduct, load_tensorboard, tidy
 from lambda_replay.cli.trust import asking
-from lambda_replay.config import Device
+from lambda_replay.config import MAX_THREADS, Device
 from lambda_replay.errors import ConfigError, EnvironmentFault
-from lambda_replay.rundir.checkpoints import MAX_THREADS
 from lambda_replay.rundir.directory import RunLock, is_finished, read_config
+from lambda_replay.rundir.files import quoted
 from lambda_replay.training.run import Run, resume_run
 
 
@@ -58,9 +58,11 @@ def _restore(path: Path, options: ResumeOptions) -> Run:
             may_import=asking(options.trust),
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped before it went on; try again with: lambda-replay resume {path}") from None
+        raise KeyboardInterrupt(
+            f"stopped before it went on; try again with: lambda-replay resume {quoted(path)}"
+        ) from None
     except EnvironmentFault as fault:
-        fault.remedy += f"; try again with: lambda-replay resume {path}"
+        fault.remedy += f"; try again with: lambda-replay resume {quoted(path)}"
         raise
 
 

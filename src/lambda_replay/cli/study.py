@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from lambda_replay.analysis.records import RunRecord, StudyData
-from lambda_replay.cli.options import parse, split_path
+from lambda_replay.cli.display import RunConsole
+from lambda_replay.cli.options import check_directory, parse, split_path
 from lambda_replay.cli.study_display import StudyDisplay, count_states, render_study
 from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
@@ -83,6 +84,7 @@ def _run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "study run", "FILE")
     options = parse(RunOptions, rest, usage="lambda-replay study run FILE")
     _check_options(options)
+    check_directory(options.out)
     study, layout = _read(path, options.out)
     needs = check_runs(study)
     lock = lock_study(layout)
@@ -94,7 +96,7 @@ def _run(arguments: list[str]) -> int:
         _conduct(study, layout, options, workers)
         statuses = read_status(study, layout)
         _write_report_if_possible(study, layout, statuses)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
         raise KeyboardInterrupt(_how_to_go_on(study, layout, arguments)) from None
     finally:
         lock.release()
@@ -132,7 +134,7 @@ def _conduct(study: Study, layout: Layout, options: RunOptions, workers: int) ->
             cpus_per_run=most_threads(study) if options.cpus_per_run is None else options.cpus_per_run,
             gpus_per_run=options.gpus_per_run or 0.0,
         )
-    display = StudyDisplay(study, workers if options.ray is None else None, Console())
+    display = StudyDisplay(study, workers if options.ray is None else None, RunConsole())
     with contextlib.closing(running), display:
         for _ in running:
             if display.is_due():

@@ -7,18 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lambda_replay.analysis.plots import plot_run
-from lambda_replay.cli.display import Display
-from lambda_replay.cli.options import TrainOptions, parse_run
+from lambda_replay.cli.display import Display, RunConsole
+from lambda_replay.cli.options import CURVE, TrainOptions, check_directory, parse_run
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.rundir.directory import free_name, is_finished
+from lambda_replay.rundir.files import quoted
 from lambda_replay.training.loop import Event, Learned
 from lambda_replay.training.run import Run, finish_run, start_run
-
-CURVE = "curve.png"
 
 
 def run(arguments: list[str]) -> int:
@@ -26,6 +23,7 @@ def run(arguments: list[str]) -> int:
     if options.tensorboard:
         load_tensorboard()
     path = free_name(Path("runs"), options.config) if options.out is None else options.out
+    check_directory(path)
     training = start_run(path, options.config, keep_memory=options.keep_memory)
     conduct(training, has_tensorboard=options.tensorboard)
     return 0
@@ -33,7 +31,7 @@ def run(arguments: list[str]) -> int:
 
 def conduct(run: Run, *, has_tensorboard: bool) -> None:
     """Train a run to its end before the user's eyes, and leave the directory tidy whatever happens."""
-    console = Console()
+    console = RunConsole(markup=False, emoji=False)  # a path may look like either
     try:
         write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
         with Display(run.config, run.loop, title_of(run.config), console) as display:
@@ -45,13 +43,14 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
 
             run.train(on_event)
         tidy(run.path)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or whoever read the output has left
         raise KeyboardInterrupt(_how_to_resume(run)) from None
-    except OSError as error:
-        error.add_note(f"go on with: lambda-replay resume {run.path}")
-        raise
     except EnvironmentFault as fault:
         fault.remedy += f"; {_way_on(run)}"
+        raise
+    except (OSError, MemoryError, RuntimeError) as error:  # torch reports a lack of memory as RuntimeError
+        can_resume = run.config.checkpoint_every > 0
+        error.add_note(f"go on with: lambda-replay resume {quoted(run.path)}" if can_resume else "start it again")
         raise
     finally:
         run.close()
@@ -64,7 +63,9 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
         )
         console.print(sentence, highlight=False, soft_wrap=True)
     console.print(
-        f"next: lambda-replay evaluate {run.path} · lambda-replay watch {run.path}", highlight=False, soft_wrap=True
+        f"next: lambda-replay evaluate {quoted(run.path)} · lambda-replay watch {quoted(run.path)}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -81,7 +82,7 @@ def title_of(config: RunConfig) -> str:
 
 def _how_to_resume(run: Run) -> str:
     if is_finished(run.path):
-        return f"stopped after the last step, while tidying up; that ends with: lambda-replay resume {run.path}"
+        return f"stopped after the last step, while tidying up; that ends with: lambda-replay resume {quoted(run.path)}"
     return f"stopped at step {run.loop.step:,}; {_way_on(run)}."
 
 
@@ -90,7 +91,7 @@ def _way_on(run: Run) -> str:
         return "this run has no checkpoints (checkpoint_every 0) and cannot be resumed"
     last, step = run.last_checkpoint(), run.loop.step
     repeated = step if last is None else step - last
-    return f"go on with: lambda-replay resume {run.path} ({repeated:,} steps will be repeated)"
+    return f"go on with: lambda-replay resume {quoted(run.path)} ({repeated:,} steps will be repeated)"
 
 
 def _draw_curve(path: Path) -> None:

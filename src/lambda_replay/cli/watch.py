@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.cli.options import check_play_options, parse, split_path
+from lambda_replay.cli.options import check_file, check_play_options, parse, split_path
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.rundir.directory import read_config
 from lambda_replay.rundir.files import replacing
+from lambda_replay.rundir.resources import available_ram
 from lambda_replay.training.loop import LARGEST_SEED, PlayedGame, play
 from lambda_replay.training.policy import load_policy
 
 SMALLEST_SIDE = 160  # pixels; smaller pictures are enlarged by whole factors
+FILM_COPIES = 4  # in memory at once: the film, the best one so far, all pictures as one array, and what encodes them
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,7 @@ def run(arguments: list[str]) -> int:
     assert path is not None
     read_config(path)  # so that a run that is not there is the first thing said
     out = path / "play.gif" if options.out is None else options.out
-    if out.suffix not in (".gif", ".mp4"):
-        raise ConfigError(f"--out {out} ends in neither .gif nor .mp4; name a film of one of these kinds.")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no directory {out.parent}; create it first.")
+    check_file(out, ".gif", ".mp4")
     if options.best_of < 1 or not 1 <= options.frames_per_second <= 50:
         raise ConfigError(
             f"--best-of is {options.best_of} and --frames-per-second {options.frames_per_second}; "
@@ -61,8 +60,15 @@ def _film(path: Path, options: WatchOptions) -> tuple[PlayedGame, list[NDArray[n
     policy = load_policy(path, asking(options.trust))
     rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     best: tuple[PlayedGame, list[NDArray[np.uint8]]] | None = None
+    room = available_ram() // FILM_COPIES
     for _ in range(options.best_of):
         frames: list[NDArray[np.uint8]] = []
+
+        def keep_frame(frames: list[NDArray[np.uint8]] = frames) -> None:
+            frames.append(policy.environment.render())
+            if len(frames) * frames[0].nbytes * _enlargement(frames[0]) ** 2 > room:
+                raise ConfigError(f"a film of {len(frames):,} frames does not fit into memory; lower --max-steps.")
+
         game = play(
             policy.environment,
             policy.learner.q_values,
@@ -70,7 +76,7 @@ def _film(path: Path, options: WatchOptions) -> tuple[PlayedGame, list[NDArray[n
             epsilon=options.epsilon,
             seed=int(rng.integers(LARGEST_SEED)),
             max_steps=options.max_steps,
-            on_frame=lambda: frames.append(policy.environment.render()),  # noqa: B023 — called before the next game
+            on_frame=keep_frame,
         )
         if best is None or game.score > best[0].score:
             best = game, frames
@@ -78,12 +84,16 @@ def _film(path: Path, options: WatchOptions) -> tuple[PlayedGame, list[NDArray[n
     return best
 
 
+def _enlargement(frame: NDArray[np.uint8]) -> int:
+    return max(1, -(-SMALLEST_SIDE // min(frame.shape[:2])))
+
+
 def _write(out: Path, frames: list[NDArray[np.uint8]], frames_per_second: int) -> None:
     try:
         import imageio.v3 as imageio
     except ImportError:
         raise ConfigError("watch needs the extra: pip install 'lambda-replay[report]'.") from None
-    factor = max(1, -(-SMALLEST_SIDE // min(frames[0].shape[:2])))
+    factor = _enlargement(frames[0])
     pictures = np.stack([frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in frames])
     kinds: dict[str, dict[str, Any]] = {
         ".gif": {"extension": ".gif", "duration": 1000 / frames_per_second, "loop": 0},

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
 
-from lambda_replay.config import Device, RunConfig, from_dict
+from lambda_replay.config import MAX_THREADS, Device, RunConfig, from_dict
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.rundir.files import (
@@ -43,7 +43,6 @@ SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its clos
 SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
 WITH_NEWEST = ("observations", "frames")  # what the newest slot holds already; the rest waits for its action
 
-MAX_THREADS = 1024  # no machine has more cores to offer; torch takes any number and fails later
 PIECE = 1 << 22  # bytes read at a time
 
 ReadSlots = Callable[[str, int, int], Iterable[Any]]  # bytes of one of the memory's arrays, from a slot up to another

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from lambda_replay.config import RunConfig, from_dict, to_dict
 from lambda_replay.errors import ConfigError, DamageError, diverged
-from lambda_replay.rundir.files import name_aside, read_json, set_aside, sync_directory, write_atomically
+from lambda_replay.rundir.files import name_aside, quoted, read_json, set_aside, sync_directory, write_atomically
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "config.json",
@@ -48,16 +48,14 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
     try:
         path.mkdir(parents=True, exist_ok=True)
         taken = {entry.name for entry in path.iterdir()} - BEGINNINGS
-    except (FileExistsError, NotADirectoryError):
-        taken = {path.name}
     except OSError as error:
         raise ConfigError(f"{path} cannot be created ({error.strerror}); give another --out.") from None
     if taken:
-        raise ConfigError(f"{path} exists already; give another --out, or go on with: lambda-replay resume {path}")
+        raise _taken(path)
     lock = RunLock(path)
     try:
         if (path / CONFIG).exists():  # another process was quicker
-            raise ConfigError(f"{path} exists already; give another --out, or go on with: lambda-replay resume {path}")
+            raise _taken(path)
         values = {**provenance(config), "keep_memory": keep_memory, "signature": signature, "config": to_dict(config)}
         _write_json(path / PROVENANCE, values)
         _write_json(path / CONFIG, to_dict(config))  # last: a directory with a config is a run
@@ -68,6 +66,12 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
     return lock
 
 
+def _taken(path: Path) -> ConfigError:
+    if not (path / CONFIG).exists():
+        return ConfigError(f"{path} exists already and is not a run; give another --out.")
+    return ConfigError(f"{path} exists already; give another --out, or go on with: lambda-replay resume {quoted(path)}")
+
+
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(values, indent=2, allow_nan=False).encode() + b"\n")
 
@@ -75,7 +79,7 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 def free_name(directory: Path, config: RunConfig) -> Path:
     """A directory for a run that nobody named: environment, agent, estimator, seed, and a number where it is taken."""
     words = (config.env, config.agent, config.estimator, f"seed{config.seed}")
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()[:200]  # names of 255 bytes are too long
     candidates = (directory / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
     return next(path for path in candidates if not path.exists())
 

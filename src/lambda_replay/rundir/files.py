@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -46,6 +47,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all, also after a crash."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+def quoted(path: Path) -> str:
+    """A path as a shell takes it for one argument that is no option, for sentences that say what to type."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def sync_directory(path: Path) -> None:

@@ -95,7 +95,9 @@ def check_room(study: Study, layout: Layout, needs: dict[PlannedRun, Needs], wor
         wanted = count * max(each, default=0)
         if wanted > free:
             fitting = free // max(each)
-            remedy = f"give --workers {fitting}" if fitting else "lower memory.capacity, as not even one fits"
+            largest = max(runs, key=lambda run: needs[run].ram_bytes)
+            setting = needs[largest].to_lower if what == "memory" else "memory.capacity"
+            remedy = f"give --workers {fitting}" if fitting else f"lower {setting}, as not even one fits"
             raise ConfigError(
                 f"{count} runs at once need {in_words(wanted)} of {what}, but {in_words(free)} are free; {remedy}."
             )

@@ -5,8 +5,8 @@ A study file is data: environments × arms × seeds. docs/studies.md describes i
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from typing import Any
 from lambda_replay.agents import parse_agent_estimator
 from lambda_replay.config import RunConfig, environment_directory, override
 from lambda_replay.errors import ConfigError
+from lambda_replay.rundir.files import first_line
 from lambda_replay.studies.key_lines import KeyPath, find_key_lines, line_of
 from lambda_replay.training.presets import make_config
 
@@ -144,6 +145,8 @@ def _read_source(path: Path) -> Source:
         raise ConfigError(f"{path} cannot be read ({error}); give a study file (.toml).") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_syntax_sentence(path, text, str(error))) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise ConfigError(f"{path} cannot be read ({first_line(error)}); give a study file (.toml).") from None
 
 
 def _syntax_sentence(path: Path, text: str, message: str) -> str:
@@ -247,7 +250,7 @@ def _thresholds(source: Source, environments: tuple[str, ...]) -> dict[str, floa
         if name not in environments:
             known = ", ".join(environments)
             raise source.mistake(("thresholds", name), f"thresholds names {name}, which is not among {known}.")
-        if type(score) not in (int, float) or not math.isfinite(score):
+        if type(score) not in (int, float) or not abs(score) <= sys.float_info.max:
             raise source.mistake(("thresholds", name), f"thresholds has {score!r}; write {FORMS['thresholds']}.")
     return {name: float(score) for name, score in thresholds.items()}
 

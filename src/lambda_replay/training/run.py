@@ -263,7 +263,7 @@ def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *
     environments = make_environments(config)
     spec = environments[0].spec
     check_agent(config, spec, network)
-    check_room(config, spec, path)
+    check_room(config, spec, path, network)
     config = replace(config, threads=choose_threads(config, spec, network))  # a number, whatever machine resumes it
     lock = create_run(path, config, keep_memory=keep_memory, signature=sign(config))
     try:
