@@ -25,24 +25,17 @@ import numpy as np
 import torch
 import tyro
 
-from lambda_replay.agents import make_agent
-from lambda_replay.config import RunConfig, override, to_dict
-from lambda_replay.randomness import make_streams
+from lambda_replay.agents.run_settings import override, to_dict
+from lambda_replay.config import RunConfig
 from lambda_replay.replay.memory import ReplayMemory
-from lambda_replay.rundir.checkpoints import (
-    Checkpoint,
-    MemoryChecksums,
-    find_damage,
-    read_state,
-    save_checkpoint,
-    spare_slots,
-)
-from lambda_replay.rundir.resources import available_ram, in_words
-from lambda_replay.training.loop import Boundary, Loop
+from lambda_replay.rundir.checkpoints import Checkpoint, find_damage, read_state, save_checkpoint
+from lambda_replay.rundir.memory_checksums import MemoryChecksums, spare_slots
+from lambda_replay.rundir.resources import SLOT_FIELDS_BYTES, available_ram, in_words
+from lambda_replay.training.assembly import assemble, make_environments
+from lambda_replay.training.loop import Boundary
 from lambda_replay.training.presets import make_config
-from lambda_replay.training.run import make_environments
 
-SLOT_BYTES = 84 * 84 + 14
+SLOT_BYTES = 84 * 84 + SLOT_FIELDS_BYTES
 LOG = "metrics.jsonl"
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -92,7 +85,9 @@ def fill(memory: ReplayMemory, slots: int) -> None:
         memory.observations[first:last] = block[: last - first]
         memory.observations[first:last, 0, 0] = first % 251
     memory.actions[:slots] = rng.integers(0, 6, slots)
-    memory.actions[999:slots:1_000] = -1
+    memory.is_step[:slots] = True
+    memory.is_step[999:slots:1_000] = False
+    memory.actions[999:slots:1_000] = 0
     memory.behaviour_probs[:slots] = 0.5
     memory.frames[:slots] = 4
     memory.set_state({"written": [slots], "is_open": [0]})
@@ -125,10 +120,8 @@ class Savings:
             spare=spare_slots(self._config.checkpoint_interval, 1),
             directory=run / "memory",
         )
-        streams = make_streams(0, 1)
-        spec = make_environments(self._config)[0].spec
-        learner = make_agent(override(self._config, {"memory": {"capacity": 60_000}}), spec, streams).learner
-        self._weights, self._optimizer = learner.weights(), learner.optimizer_state()
+        small = override(self._config, {"memory": {"capacity": 2_000, "start": 1_000}})
+        self._tensors = assemble(small, make_environments(small)).agent.get_tensors()
         self._checksums = MemoryChecksums()
 
     def save(self, steps: int) -> Saving:
@@ -147,7 +140,7 @@ class Savings:
             "logs": {LOG: 0},
         }
         began = time.perf_counter()
-        checkpoint = Checkpoint(self._step, state, self._weights, self._optimizer)
+        checkpoint = Checkpoint(self._step, state, self._tensors)
         save_checkpoint(self._run, checkpoint, self.memory, self._checksums)
         seconds = time.perf_counter() - began
         return Saving(self.memory.window, steps, seconds, disk_bytes() - written)
@@ -207,22 +200,18 @@ class Training:
     """The real loop on a full memory; a cycle is one refresh with its updates and 1,000 steps of Pong."""
 
     def __init__(self, config: RunConfig, directory: Path | None, *, is_full: bool = False) -> None:
-        streams, environments = make_streams(0, 1), make_environments(config)
-        spare = spare_slots(config.checkpoint_interval, 1)
-        agent = make_agent(
+        loop, _, memory, _ = assemble(
             config,
-            environments[0].spec,
-            streams,
-            spare_slots=spare,
+            make_environments(config),
+            spare_slots=spare_slots(config.checkpoint_interval, 1),
             memory_directory=directory,
             reopen_memory=is_full,
         )
         if is_full:
-            agent.memory.set_state({"written": [config.memory.capacity], "is_open": [0]})
+            memory.set_state({"written": [config.memory.capacity], "is_open": [0]})
         else:
-            fill(agent.memory, config.memory.capacity)
-        self._cycle_steps = config.boundary_every
-        loop = Loop(config, environments, agent, streams)
+            fill(memory, config.memory.capacity)
+        self._cycle_steps = config.algorithm.boundary_every
         loop.step = config.memory.start
         self._events = loop.run()
         self.cycle()  # up to the first boundary

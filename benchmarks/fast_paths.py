@@ -4,7 +4,7 @@ The plain path is a network as anybody would write it, differentiated by autogra
 fast ones are this project's network (its own gradients, acting in NumPy), the concurrent schedule, and eight
 environments. Arithmetic in another order gives other bits, so the paths are compared as samples.
 
-    python benchmarks/fast_paths.py --out benchmarks/results
+    python -m benchmarks.fast_paths --out benchmarks/results
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import tyro
 from scipy import stats
 from torch import Tensor, nn
 
-from lambda_replay.benchmarks.plain_networks import plain_network
-from lambda_replay.config import RunConfig, override
+from benchmarks.speed.plain_networks import plain_network
+from lambda_replay.agents.run_settings import override
+from lambda_replay.config import RunConfig
 from lambda_replay.envs import make_environment
 from lambda_replay.training.presets import make_config
 from lambda_replay.training.run import start_run

@@ -57,9 +57,9 @@ from pathlib import Path
 import torch
 from torch import nn
 try:
+    from lambda_replay.agents.run_settings import override
     from lambda_replay.training.presets import make_config
     from lambda_replay.training.run import train_run
-    from lambda_replay.training.config import override
 except ImportError:
     from lambda_replay.config import override
     from lambda_replay.presets import make_config

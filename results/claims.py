@@ -16,17 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from lambda_replay.analysis import wording
+from lambda_replay.analysis import numbers
 from lambda_replay.analysis.pairs import ENOUGH_PER_ENVIRONMENT, is_enough
 from lambda_replay.analysis.statistics import (
     LEVEL,
     RESAMPLES,
     Estimate,
+    Mean,
     difference_of_means,
     mean_and_standard_error,
     probability_of_improvement,
 )
-from lambda_replay.analysis.summary import BOOTSTRAP_SEED, Mean
+from lambda_replay.analysis.summary import BOOTSTRAP_SEED
 from lambda_replay.replay.data import Floats
 
 HERE = Path(__file__).resolve().parent
@@ -152,7 +153,7 @@ class Claim:
 
 def judge(estimate: Estimate, draw: float = 0.0) -> str:
     """The verdict on "it is above"."""
-    return {"above": HOLDS, "below": FAILS}.get(wording.verdict(estimate, draw), OPEN)
+    return {"above": HOLDS, "below": FAILS}.get(estimate.verdict(draw), OPEN)
 
 
 def without_interval(estimate: Estimate) -> Estimate:
@@ -271,7 +272,7 @@ def dynamic_claims(study: Results) -> list[Claim]:
 def bounded_claims(study: Results) -> list[Claim]:
     """Appendix C: nothing can be said where δ = 0.025 leaves no choice."""
     too_tight = [game for game in study.games if not study.can_bound(game)]
-    names = wording.listed([short(game) for game in too_tight]) if too_tight else ""
+    names = numbers.listed([short(game) for game in too_tight]) if too_tight else ""
     note = f"nothing can be said of {names}, where λ = 0 breaks the bound nearly everywhere" if too_tight else ""
 
     def where_it_can(game: str, comparison: Comparison) -> Comparison:
@@ -300,7 +301,7 @@ def bounded_claims(study: Results) -> list[Claim]:
             "With bounded λ the mean absolute TD error is roughly bounded by δ = 0.025 (appendix C)",
             every,
             (
-                where_it_can(game, Comparison(f"{short(game)}:", wording.number(error, 3), within(error)))
+                where_it_can(game, Comparison(f"{short(game)}:", numbers.fixed(error, 3), within(error)))
                 for game, error in errors
             ),
             f"mean of all refreshes; more than {ROUGHLY:g} times the bound is ✗; {note}",
@@ -325,7 +326,7 @@ def within(error: float) -> str:
 
 
 def share(game: str, value: float, least: float) -> Comparison:
-    return Comparison(f"{short(game)}:", wording.number(value, 3), HOLDS if value >= least else FAILS)
+    return Comparison(f"{short(game)}:", numbers.fixed(value, 3), HOLDS if value >= least else FAILS)
 
 
 def cache_claims(study: Results) -> list[Claim]:
@@ -418,7 +419,7 @@ def few_to_many(found: set[int]) -> str:
 
 def score(finals: Floats) -> str:
     mean, standard_error, _ = mean_and_standard_error(finals)
-    return wording.mean_and_error(Mean(float(mean), float(standard_error)), 2)
+    return numbers.mean_and_error(Mean(float(mean), float(standard_error)), 2)
 
 
 def overall(row: dict[str, str]) -> list[str]:
@@ -426,20 +427,13 @@ def overall(row: dict[str, str]) -> list[str]:
     return [plain(Estimate(*(float(end or "nan") for end in ends))) if ends[0] else "baseline" for ends in kinds]
 
 
-def number(value: float) -> str:
-    return wording.number(value, 2)
-
-
 def plain(estimate: Estimate) -> str:
-    return number(estimate.value) + between(estimate)
+    return numbers.with_interval(estimate, 2)
 
 
 def signed(estimate: Estimate) -> str:
-    return wording.signed(estimate.value, 2) + between(estimate)
-
-
-def between(estimate: Estimate) -> str:
-    return f" ({wording.interval(estimate, 2)})" if estimate.has_interval else ""
+    between = f" ({numbers.interval(estimate, 2)})" if estimate.has_interval else ""
+    return numbers.signed(estimate.value, 2) + between
 
 
 def short(game: str) -> str:

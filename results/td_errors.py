@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import csv
 import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from lambda_replay.replay.cache import make_block
+from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.agents.table import agent_kind
+from lambda_replay.config import RunConfig
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.learning.device import QNetwork
+from lambda_replay.replay.critic import QCritic, promote
 from lambda_replay.replay.data import Block, Floats
 from lambda_replay.replay.estimators import Peng
-from lambda_replay.training.loop import Boundary, Event
+from lambda_replay.training.assembly import Assembly, assemble, make_environments
+from lambda_replay.training.loop import Boundary
 from lambda_replay.training.presets import make_config
-from lambda_replay.training.run import Run, start_run
 
 GAMES = ("minatar/breakout", "minatar/space_invaders", "minatar/asterix", "minatar/freeway")
 LAMBDAS = tuple(tenths / 10 for tenths in range(11))
@@ -42,32 +45,23 @@ def measure(game: str) -> list[tuple[int, Floats]]:
     """Train, and at each moment take L(λ) of every block of a cache [λ, K]."""
     found: list[tuple[int, Floats]] = []
     config = replace(make_config(game), estimator="peng:0.75", steps=MOMENTS[-1] + 1, seed=SEED, checkpoint_every=0)
-    with tempfile.TemporaryDirectory() as directory:
-        run = start_run(Path(directory) / "run", config)
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, Boundary) and event.step in MOMENTS:
-                found.append((event.step, block_errors(promote(run))))
-
-        run.train(on_event)
-        run.close()
+    environments = make_environments(config)
+    assembly = assemble(config, environments)
+    for event in assembly.loop.run():
+        if isinstance(event, Boundary) and event.step in MOMENTS:
+            found.append((event.step, block_errors(present_block(config, environments[0].spec, assembly))))
     assert [step for step, _ in found] == list(MOMENTS)
     return found
 
 
-def promote(run: Run) -> Block:
+def present_block(config: RunConfig, spec: EnvironmentSpec, assembly: Assembly) -> Block:
     """As many blocks of the run's memory as its cache has, with the present Q-values."""
-    cache, memory, learner = run.config.cache, run.agent.memory, run.agent.learner
-    assert cache is not None
-    slots = memory.sample_blocks(cache.num_blocks, cache.block_length, np.random.default_rng(SEED))
-    return make_block(
-        memory,
-        slots,
-        memory.transitions(slots),
-        learner.q_values,
-        discount=run.config.discount,
-        chunk_size=learner.chunk_size,
-    )
+    assert isinstance(config.algorithm, DQNLambdaConfig)
+    cache, memory, rng = config.algorithm.cache, assembly.memory, np.random.default_rng(SEED)
+    blocks = promote(memory, discount=config.discount, size=cache.size, block_length=cache.block_length, rng=rng)
+    network = agent_kind(config.agent).load(config, spec, assembly.agent.get_tensors()["weights"]).critic
+    assert isinstance(network, QNetwork)
+    return QCritic(network, network.chunk_size).evaluate(blocks)
 
 
 def block_errors(block: Block) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lambda_replay.replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import Block
 
 CONTINUES, TERMINATED, TRUNCATED = 0, 1, 2  # what an action does to its episode
 
@@ -64,8 +64,8 @@ def block_of(
     actions = rng.integers(num_actions, size=(num_blocks, length + 1))
     if all_greedy:
         actions = np.argmax(q_values + rng.uniform(0, 1e-3, q_values.shape) * ties, axis=-1)  # any of the tied ones
-    actions[closing] = NO_ACTION
-    actions[newest_is_last, -1] = NO_ACTION
+    is_step = ~closing
+    is_step[newest_is_last, -1] = False
 
     is_transition = ~closing[:, :-1]
     rewards = rng.normal(scale=scale / 2, size=(num_blocks, length))
@@ -73,9 +73,10 @@ def block_of(
         rewards=np.where(is_transition, rewards, 0).astype(np.float32),
         discounts=np.where(is_transition & (outcomes != TERMINATED), discount, 0).astype(np.float32),
         q_values=q_values,
-        actions=actions,
+        actions=np.where(is_step, actions, 0),
         behaviour_probs=(1 - rng.random(size=(num_blocks, length + 1)) * 0.98).astype(np.float32),  # in (0, 1]
         continues=is_transition & (outcomes == CONTINUES),
+        is_step=is_step,
     )
 
 

@@ -18,7 +18,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lambda_replay.agents import make_agent
+from lambda_replay.agents.dqn import DQNConfig
+from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.agents.run_settings import override
 from lambda_replay.config import (
     CacheConfig,
     ExplorationConfig,
@@ -28,11 +30,9 @@ from lambda_replay.config import (
     OptimizerConfig,
     RunConfig,
     TargetConfig,
-    override,
 )
 from lambda_replay.envs import Environment, EnvironmentSpec, Step
-from lambda_replay.randomness import make_streams
-from lambda_replay.training.loop import Loop
+from lambda_replay.training.assembly import Assembly, assemble
 
 NUM_STATES = 5
 LEFT, RIGHT = 0, 1
@@ -248,10 +248,9 @@ class TapeNetwork(nn.Module):
         return q_values
 
 
-def make_loop(config: RunConfig, environments: list[Environment], network: nn.Module | None = None) -> Loop:
-    """The real loop with the config's real agent around the given environments."""
-    streams = make_streams(config.seed, config.envs)
-    return Loop(config, environments, make_agent(config, environments[0].spec, streams, network=network), streams)
+def make_loop(config: RunConfig, environments: list[Environment], network: nn.Module | None = None) -> Assembly:
+    """The real loop with the config's real agent and memory around the given environments."""
+    return assemble(config, environments, network)
 
 
 def reward_of(observation_number: int) -> float:
@@ -263,20 +262,35 @@ def tiny_config(
     env: str = "environments:LinearChain-v0", agent: Literal["dqn-lambda", "dqn"] = "dqn-lambda", **changes: Any
 ) -> RunConfig:
     """A complete config small enough for a test; ``changes`` as for ``config.override``."""
-    is_cached = agent == "dqn-lambda"
+    shared: dict[str, Any] = {
+        "exploration": ExplorationConfig(start=0.9, end=0.1, steps=300),
+        "optimizer": OptimizerConfig(batch_size=8, learning_rate=1e-2),
+        "network": NetworkConfig(hidden=(16,)),
+    }
+    cached = DQNLambdaConfig(cache=CacheConfig(size=80, block_length=8, refresh_every=50, updates=5), **shared)
     config = RunConfig(
         env=env,
         agent=agent,
-        estimator="peng:0.75" if is_cached else "nstep:3",
+        estimator="peng:0.75" if agent == "dqn-lambda" else "nstep:3",
         steps=400,
         device="cpu",
         checkpoint_every=0,
         memory=MemoryConfig(capacity=500, start=100, history=1, storage="ram"),
-        cache=CacheConfig(size=80, block_length=8, refresh_every=50, updates=5) if is_cached else None,
-        target=None if is_cached else TargetConfig(copy_every=40, update_every=4),
-        exploration=ExplorationConfig(start=0.9, end=0.1, steps=300),
-        optimizer=OptimizerConfig(batch_size=8, learning_rate=1e-2),
-        network=NetworkConfig(hidden=(16,)),
+        algorithm=(
+            cached if agent == "dqn-lambda" else DQNConfig(target=TargetConfig(copy_every=40, update_every=4), **shared)
+        ),
         minatar=MinAtarConfig() if env.startswith("minatar/") else None,
     )
     return override(config, changes)
+
+
+def cached(config: RunConfig) -> DQNLambdaConfig:
+    """The settings of a dqn-lambda."""
+    assert isinstance(config.algorithm, DQNLambdaConfig)
+    return config.algorithm
+
+
+def targeted(config: RunConfig) -> DQNConfig:
+    """The settings of a dqn."""
+    assert isinstance(config.algorithm, DQNConfig)
+    return config.algorithm

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import Block
 
 Returns = NDArray[np.float64]  # [K, L]
 
@@ -99,7 +99,7 @@ def every_start(block: Block, start_return: Callable[[Path, int], float]) -> Ret
             continues=block.continues[k].tolist(),
         )
         for t in range(path.length):
-            if path.actions[t] != NO_ACTION:
+            if block.is_transition[k, t]:
                 returns[k, t] = start_return(path, t)
     return returns
 
@@ -236,7 +236,7 @@ def mean_absolute_td_errors(block: Block, returns: Returns) -> NDArray[np.float6
     """(1/n)·Σ|R_i − Q(s_i,a_i)| over the n real transitions of each block; zero where there is none."""
     errors = np.zeros(len(returns))
     for k in range(len(returns)):
-        steps = [t for t in range(block.rewards.shape[1]) if block.actions[k, t] != NO_ACTION]
+        steps = [t for t in range(block.rewards.shape[1]) if block.is_transition[k, t]]
         for t in steps:
             errors[k] += abs(float(returns[k, t]) - float(block.q_values[k, t, block.actions[k, t]])) / len(steps)
     return errors
@@ -252,6 +252,7 @@ def single(block: Block, k: int) -> Block:
         actions=block.actions[one],
         behaviour_probs=block.behaviour_probs[one],
         continues=block.continues[one],
+        is_step=None if block.is_step is None else block.is_step[one],
     )
 
 

@@ -85,10 +85,11 @@ class Child:
 class Server:
     """Runs one command at a time."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, modules: Sequence[str] = ()) -> None:
+        """``modules``: further ones to import before any command runs."""
         self._directory = directory
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -142,10 +143,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def command_line() -> Iterator[Server]:
-    """A server, for as long as this is entered."""
+def command_line(*modules: str) -> Iterator[Server]:
+    """A server, for as long as this is entered, which has imported these modules too."""
     with tempfile.TemporaryDirectory() as directory:
-        server = Server(Path(directory))
+        server = Server(Path(directory), modules)
         try:
             yield server
         finally:
@@ -154,7 +155,7 @@ def command_line() -> Iterator[Server]:
 
 def serve() -> None:
     """Fork a child for each request until the input ends."""
-    for module in PRELOADED:
+    for module in (*PRELOADED, *sys.argv[1:]):
         importlib.import_module(module)
     for line in sys.stdin:
         request = json.loads(line)

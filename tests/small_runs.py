@@ -10,17 +10,19 @@ from typing import Any
 
 import torch
 
-from lambda_replay.config import AgentName, RunConfig, override, to_dict
+from lambda_replay.agents.run_settings import override, to_dict
+from lambda_replay.config import RunConfig
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.training.loop import Event
 from lambda_replay.training.presets import make_config
-from lambda_replay.training.run import Run, finish_run, resume_run, start_run
+from lambda_replay.training.resuming import resume_run
+from lambda_replay.training.run import Run, finish_run, start_run
 
 RESULTS = ("weights.safetensors", "metrics.jsonl", "episodes.csv")
 INTERVAL = 60  # agent steps between boundaries, each with a checkpoint
 
 
-def small_config(env: str = "CartPole-v1", agent: AgentName = "dqn-lambda", envs: int = 1, **values: Any) -> RunConfig:
+def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int = 1, **values: Any) -> RunConfig:
     """Boundaries at 120, 180, 240, ... of 420 steps; on Atari a small network. ``values`` replace any of it."""
     small: dict[str, Any] = {
         "envs": envs,

@@ -1,31 +1,43 @@
-"""The two agents: DQN's updates, copies and n-step returns by their definition; acting while training; own networks."""
+"""The two agents: DQN's updates and n-step returns by definition; work beside the acting; state; own networks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from environments import Scripted, Tape, TapeNetwork, make_loop, tiny_config
+from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 from small_runs import Stopped, differences, finish, small_config, stop_at
 from test_concurrent import acting_first, training_first
 from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 
-from lambda_replay.agents import choose_threads, make_agent, num_cores
+from lambda_replay.agents.protocol import Acted, Agent
+from lambda_replay.agents.q_learning import num_cores
+from lambda_replay.agents.run_settings import override
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.learning.learner import Learner, TrainingSummary, set_threads
-from lambda_replay.randomness import make_streams
+from lambda_replay.learning.device import set_threads
+from lambda_replay.learning.learner import Learner, TrainingSummary
+from lambda_replay.randomness import RandomStreams
+from lambda_replay.replay.diagnostics import Metrics
+from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.rundir.directory import read_config
 from lambda_replay.rundir.files import load_tensors
-from lambda_replay.training.loop import Boundary, Learned, Loop
+from lambda_replay.training.assembly import Assembly, assemble, check_agent, choose_threads
+from lambda_replay.training.loop import Boundary, Learned
+from lambda_replay.training.playing import store
 from lambda_replay.training.presets import make_config
-from lambda_replay.training.run import resume_run, start_run, train_run
+from lambda_replay.training.resuming import resume_run
+from lambda_replay.training.run import start_run, train_run
 
 NUM_ACTIONS = 3
 SCRIPT = "....T......U...L..T.LU..."
@@ -36,7 +48,7 @@ def make_environments(count: int, tape: Tape, script: str = SCRIPT) -> list[Scri
     return [Scripted(script, NUM_ACTIONS, 1 + 500 * stream, tape) for stream in range(count)]
 
 
-def own_loop(config: RunConfig, environments: list[Scripted], tape: Tape) -> Loop:
+def own_loop(config: RunConfig, environments: list[Scripted], tape: Tape) -> Assembly:
     return make_loop(config, list[Environment](environments), TapeNetwork(tape, NUM_ACTIONS, config.memory.history))
 
 
@@ -60,6 +72,24 @@ def dqn_config(**changes: Any) -> RunConfig:
     return tiny_config("Scripted-v0", "dqn", **values)
 
 
+def concurrent_config(**changes: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "steps": 200,
+        "memory": {"capacity": 1_000, "start": 40},
+        "cache": {"size": 80, "block_length": 8, "refresh_every": 40, "updates": 6, "schedule": "concurrent"},
+    }
+    for name, value in changes.items():
+        values[name] = {**values[name], **value} if isinstance(value, dict) and name in values else value
+    return tiny_config("Scripted-v0", **values)
+
+
+KINDS: dict[str, Callable[..., RunConfig]] = {
+    "burst": lambda **changes: concurrent_config(cache={"schedule": "burst"}, **changes),
+    "concurrent": concurrent_config,
+    "dqn": dqn_config,
+}
+
+
 # --- DQN: when it trains ----------------------------------------------------------------------------------------------
 
 
@@ -69,8 +99,7 @@ def test_dqn_updates_every_few_steps_of_all_environments_together(num_envs: int,
     """As many updates as learning steps / update_every, evenly spread, whatever the number of environments."""
     tape = Tape()
     config = dqn_config(envs=num_envs, target={"update_every": update_every})
-    loop = own_loop(config, make_environments(num_envs, tape), tape)
-    list(loop.run())
+    list(own_loop(config, make_environments(num_envs, tape), tape).loop.run())
     step, updates_at = 0, []
     for kind, *_ in tape:
         step += kind == "step"
@@ -87,7 +116,7 @@ def test_the_tape_of_dqn_with_one_environment() -> None:
     """From the start on, every fourth step: the target's values of 8 states, one update on 8 states; then it acts."""
     tape = Tape()
     environments = make_environments(1, tape, script=".")
-    list(own_loop(dqn_config(steps=60), environments, tape).run())
+    list(own_loop(dqn_config(steps=60), environments, tape).loop.run())
     outline = [(kind, len(rest[0])) if kind in ("q", "update") else kind for kind, *rest in tape]
     expected: list[Any] = ["reset"]
     for step in range(60):
@@ -102,8 +131,7 @@ def test_the_tape_of_dqn_with_one_environment() -> None:
 @pytest.mark.parametrize("num_envs", [1, 2, 8])
 def test_dqn_reports_once_per_copy(num_envs: int) -> None:
     tape = Tape()
-    loop = own_loop(dqn_config(envs=num_envs), make_environments(num_envs, tape), tape)
-    events = list(loop.run())
+    events = list(own_loop(dqn_config(envs=num_envs), make_environments(num_envs, tape), tape).loop.run())
     assert [event.step for event in events if isinstance(event, Boundary)] == [40, 80, 120, 160]
     rows = [event for event in events if isinstance(event, Learned)]
     assert [row.step for row in rows] == [80, 120, 160, 200]
@@ -167,7 +195,7 @@ def test_dqn_trains_on_literal_n_step_returns_of_the_last_copy(
         steps=400, envs=num_envs, estimator=f"nstep:{n}", memory={"history": history, "capacity": capacity}
     )
     environments = make_environments(num_envs, tape)
-    loop = own_loop(config, environments, tape)
+    loop, agent, _, _ = own_loop(config, environments, tape)
     original = Learner.train
 
     def train(self: Learner, minibatches: Any) -> TrainingSummary:
@@ -178,7 +206,7 @@ def test_dqn_trains_on_literal_n_step_returns_of_the_last_copy(
     monkeypatch.setattr(Learner, "train", train)
     for event in loop.run():
         if isinstance(event, Boundary):
-            copies.append((event.step, clones(loop.agent.learner.weights())))
+            copies.append((event.step, agent.get_tensors()["weights"]))
     truth = Truth(environments, config)
     assert [step for step, _ in copies] == list(range(40, 400, 40))
     assert len(samples) == 360 // 4
@@ -199,7 +227,7 @@ def test_dqn_samples_every_transition_alike(monkeypatch: pytest.MonkeyPatch) -> 
     counts: dict[int, int] = {}
     tape = Tape()
     config = dqn_config(steps=201, memory={"start": 200}, optimizer={"batch_size": 4_000})
-    loop = own_loop(config, make_environments(1, tape, "..T.U"), tape)
+    loop = own_loop(config, make_environments(1, tape, "..T.U"), tape).loop
     original = Learner.train
 
     def train(self: Learner, minibatches: Any) -> TrainingSummary:
@@ -217,24 +245,248 @@ def test_dqn_samples_every_transition_alike(monkeypatch: pytest.MonkeyPatch) -> 
     assert min(counts.values()) > 4
 
 
+# --- what is due, and what its work reads -----------------------------------------------------------------------------
+
+
+class Stand(NamedTuple):
+    """A run of one environment that stands at a boundary: nothing is under way, and learning is due."""
+
+    environment: Scripted
+    agent: Agent
+    memory: ReplayMemory
+    streams: RandomStreams
+
+    def act(self, step: int) -> list[float]:
+        """One step of the agent into its memory; its actions there and in other states, with their probabilities."""
+        states = np.concatenate([self.memory.newest_states(), some_states(20, self.memory.history)])
+        actions, probs = self.agent.act(states, step)
+        store(self.memory, 0, int(actions[0]), float(probs[0]), self.environment.step(int(actions[0])))
+        return [*actions.tolist(), *probs.tolist()]
+
+
+def some_states(count: int, history: int = 1) -> NDArray[np.float32]:
+    """States far apart, so that a network which learnt acts differently in some of them."""
+    return np.random.default_rng(0).normal(scale=300, size=(count, history, 2)).astype(np.float32)
+
+
+def at_boundary(
+    config: RunConfig,
+    step: int,
+    script: str = SCRIPT,
+    *,
+    network: nn.Module | None = None,
+    first_observation: int = 1,
+) -> Stand:
+    environment = Scripted(script, NUM_ACTIONS, first_observation)
+    loop, agent, memory, streams = make_loop(config, [environment], network)
+    assert next(event.step for event in loop.run() if isinstance(event, Boundary) and event.step >= step) == step
+    return Stand(environment, agent, memory, streams)
+
+
+@pytest.mark.parametrize(
+    ("config", "due"),
+    [
+        (KINDS["burst"](), range(40, 201, 40)),
+        (KINDS["concurrent"](), range(40, 201, 40)),
+        (KINDS["dqn"](), range(40, 201, 4)),
+        (KINDS["dqn"](target={"copy_every": 20, "update_every": 10}), range(40, 201, 10)),
+        (KINDS["dqn"](target={"update_every": 40}), range(40, 201, 40)),
+    ],
+    ids=["burst", "concurrent", "dqn every 4", "dqn every 10", "dqn every 40"],
+)
+def test_there_is_work_exactly_where_something_is_due(config: RunConfig, due: range) -> None:
+    """Where there is none, no random number is drawn."""
+    _, agent, _, streams = at_boundary(config, 40)
+    found = []
+    for step in range(201):
+        before = streams.get_state()
+        if agent.learn(step) is not None:
+            found.append(step)
+        else:
+            assert streams.get_state() == before
+    assert found == list(due)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_asking_for_work_learns_nothing_yet(kind: str) -> None:
+    _, agent, memory, _ = at_boundary(KINDS[kind](), 80)
+    before, stored = own_tensors(agent), {name: array.copy() for name, array in memory.arrays.items()}
+    work = agent.learn(80)
+    assert work is not None
+    assert are_same(own_tensors(agent), before)
+    work.train(lambda: True)
+    assert not are_same(own_tensors(agent), before)
+    for name, array in stored.items():
+        assert_array_equal(memory.arrays[name], array, err_msg=name)  # training only reads
+
+
+def own_tensors(agent: Agent) -> dict[str, Weights]:
+    """A copy of all that the agent has learnt."""
+    return {name: clones(tensors) for name, tensors in agent.get_tensors().items()}
+
+
+def are_same(one: dict[str, Weights], other: dict[str, Weights]) -> bool:
+    return one.keys() == other.keys() and all(is_same(tensors, other[name]) for name, tensors in one.items())
+
+
+@pytest.mark.parametrize("history", [1, 3])
+@pytest.mark.parametrize("script", ["L", SCRIPT.replace("T", "L").replace("U", "L")], ids=["one-step lives", "lives"])
+def test_work_reads_nothing_that_changes_while_the_caller_acts(history: int, script: str) -> None:
+    """In the smallest memory that is allowed, a whole window is acted before, amid or after the training.
+
+    A life per step takes two slots per step, so the window overwrites all that it ever may.
+    """
+    reserve = 2 * 40
+    config = concurrent_config(
+        memory={"history": history, "capacity": reserve + 8 + history},
+        exploration={"start": 0.3, "end": 0.3},
+        optimizer={"learning_rate": 0.5},
+    )
+    found = [act_and_train(config, script, order) for order in ("before", "amid", "after")]
+    for other in found[1:]:
+        assert other.metrics == found[0].metrics
+        assert other.acted == found[0].acted
+        assert are_same(other.tensors, found[0].tensors)
+        assert other.acted_later == found[0].acted_later
+    assert len(found[0].acted) == 40
+
+
+class Window(NamedTuple):
+    """A window of 40 steps and its training, and the steps with what was learnt."""
+
+    metrics: Metrics | None
+    acted: list[list[float]]
+    tensors: dict[str, Weights]
+    acted_later: list[list[float]]
+
+
+def act_and_train(config: RunConfig, script: str, order: str) -> Window:
+    stand = at_boundary(config, 160, script)
+    agent, steps = stand.agent, iter(range(160, 200))
+    acted: list[list[float]] = []
+
+    def act_on(count: int) -> bool:
+        acted.extend(stand.act(step) for step in islice(steps, count))
+        return True
+
+    work = agent.learn(160)
+    assert work is not None
+    if order == "before":
+        act_on(40)
+    metrics = work.train(lambda: act_on(7 if order == "amid" else 0))  # asked before each of the 6 gradient steps
+    act_on(40)
+    work.adopt()
+    return Window(metrics, acted, own_tensors(agent), [stand.act(step) for step in range(200, 220)])
+
+
+def test_an_agent_that_trains_beside_acts_with_what_it_learnt_once_that_is_adopted() -> None:
+    changes: dict[str, Any] = {"exploration": {"start": 0.0, "end": 0.0}, "optimizer": {"learning_rate": 0.5}}
+    states = some_states(200)
+    for schedule, changes_at_once in (("burst", True), ("concurrent", False)):
+        agent = at_boundary(concurrent_config(cache={"schedule": schedule}, **changes), 40).agent
+        work = agent.learn(40)
+        assert work is not None
+        untrained = agent.act(states, 40).actions
+        work.train(lambda: True)
+        assert (agent.act(states, 40).actions != untrained).any() == changes_at_once
+        work.adopt()
+        assert (agent.act(states, 40).actions != untrained).any()
+
+
+@pytest.mark.parametrize("num_wanted", [1, 2, 5, 6])
+def test_work_that_is_to_stop_ends_after_its_present_gradient_step(num_wanted: int) -> None:
+    """6 gradient steps are due; before each it is asked whether to go on."""
+    tape = Tape()
+    agent = at_boundary(concurrent_config(), 40, network=TapeNetwork(tape, NUM_ACTIONS)).agent
+    work, asked = agent.learn(40), count()
+    assert work is not None
+    work.train(lambda: next(asked) < num_wanted)
+    assert sum(kind == "update" for kind, *_ in tape) == num_wanted
+
+
+@pytest.mark.parametrize("num_wanted", [0, 1, 3, 4])
+def test_dqn_stops_after_its_present_gradient_step(num_wanted: int) -> None:
+    """4 gradient steps are due, with 4 environments that make 4 steps at once."""
+    tape = Tape()
+    config = dqn_config(envs=4, target={"update_every": 1})
+    assembly = own_loop(config, make_environments(4, tape), tape)
+    next(event for event in assembly.loop.run() if isinstance(event, Boundary))
+    work, asked = assembly.agent.learn(44), count()
+    assert work is not None
+    work.train(lambda: next(asked) < num_wanted)
+    assert sum(kind == "update" for kind, *_ in tape) == num_wanted
+
+
+# --- giving an agent back ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", [40, 120])
+def test_tensors_and_state_give_back_the_same_agent(kind: str, step: int) -> None:
+    """Another agent, of another seed, that gets them at a boundary acts and learns on just like the first."""
+    config = KINDS[kind](exploration={"start": 0.3, "end": 0.3}, optimizer={"learning_rate": 0.05})
+    one = at_boundary(config, step)
+    other = at_boundary(override(config, {"seed": 1}), 40, first_observation=1_000)
+    assert not are_same(own_tensors(one.agent), own_tensors(other.agent))
+
+    other.agent.set_tensors(own_tensors(one.agent))
+    other.agent.set_state(one.agent.get_state())
+    assert are_same(own_tensors(one.agent), own_tensors(other.agent))
+    assert one.agent.get_state() == other.agent.get_state()
+
+    for name, array in one.memory.arrays.items():
+        other.memory.arrays[name][:] = array
+    other.memory.set_state(one.memory.get_state())
+    other.streams.set_state(one.streams.get_state())
+    (metrics, *acted), (other_metrics, *other_acted) = (window_of(stand, step) for stand in (one, other))
+    assert other_metrics == metrics
+    assert (metrics is None) == (kind == "dqn" and step == 40)  # no update yet that metrics could be of
+    for (actions, probs), (other_actions, other_probs) in zip(acted, other_acted, strict=True):
+        assert_array_equal(actions, other_actions)
+        assert_array_equal(probs, other_probs)
+    assert are_same(own_tensors(one.agent), own_tensors(other.agent))
+    assert one.agent.get_state() == other.agent.get_state()
+
+
+def window_of(stand: Stand, step: int) -> tuple[Metrics | None, Acted, Acted]:
+    """The metrics of the work that is due, and how the agent acts while it is done and after it is adopted."""
+    states = some_states(100)
+    work = stand.agent.learn(step)
+    assert work is not None
+    before = stand.agent.act(states, step)
+    metrics = work.train(lambda: True)
+    work.adopt()
+    return metrics, before, stand.agent.act(states, step)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_learnt_is_named_after_its_files(kind: str) -> None:
+    """A policy is loaded from "weights" alone, and plays as the agent does."""
+    config = KINDS[kind](exploration={"start": 0.0, "end": 0.0})
+    stand = at_boundary(config, 120)
+    tensors = stand.agent.get_tensors()
+    assert tensors.keys() == {"weights", "optimizer"}
+    policy = agent_kind(config.agent).load(config, stand.environment.spec, tensors["weights"])
+    states = some_states(100)
+    actions, probs = policy.act(states, 0.0, np.random.default_rng(0))
+    assert_array_equal(actions, stand.agent.act(states, 120).actions)
+    assert_array_equal(probs, np.ones(100))
+    assert len(set(actions.tolist())) > 1
+
+
+def test_an_unknown_agent_is_one_sentence() -> None:
+    with pytest.raises(ConfigError) as caught:
+        agent_kind("dqn-mu")
+    assert str(caught.value) == "there is no agent 'dqn-mu'; choose one of dqn-lambda, dqn."
+
+
 # --- acting while training --------------------------------------------------------------------------------------------
-
-
-def concurrent_config(**changes: Any) -> RunConfig:
-    values: dict[str, Any] = {
-        "steps": 200,
-        "memory": {"capacity": 1_000, "start": 40},
-        "cache": {"size": 80, "block_length": 8, "refresh_every": 40, "updates": 6, "schedule": "concurrent"},
-    }
-    for name, value in changes.items():
-        values[name] = {**values[name], **value} if isinstance(value, dict) and name in values else value
-    return tiny_config("Scripted-v0", **values)
 
 
 def run_tape(config: RunConfig) -> tuple[list[Any], Weights]:
     environments: list[Environment] = [Scripted(SCRIPT, NUM_ACTIONS)]
-    loop = make_loop(config, environments, TapeNetwork(Tape(), NUM_ACTIONS))
-    return list(loop.run()), clones(loop.agent.learner.weights())
+    loop, agent, _, _ = make_loop(config, environments, TapeNetwork(Tape(), NUM_ACTIONS))
+    return list(loop.run()), agent.get_tensors()["weights"]
 
 
 def test_acting_while_training_does_not_depend_on_who_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,11 +510,11 @@ def test_the_first_window_trains_as_in_a_burst_and_only_later_acts_so() -> None:
             exploration={"start": 0.3, "end": 0.3},
             optimizer={"learning_rate": 0.5},
         )
-        loop = make_loop(config, [Scripted(SCRIPT, NUM_ACTIONS)], TapeNetwork(Tape(), NUM_ACTIONS))
+        loop, agent, memory, _ = make_loop(config, [Scripted(SCRIPT, NUM_ACTIONS)], TapeNetwork(Tape(), NUM_ACTIONS))
         list(loop.run())
-        first[schedule] = clones(loop.agent.learner.weights())
-        memory = loop.agent.memory
-        probs[schedule] = memory.behaviour_probs[memory.actions >= 0][:80].copy()
+        first[schedule] = agent.get_tensors()["weights"]
+        probs[schedule] = memory.behaviour_probs[memory.is_step]
+        assert len(probs[schedule]) == 80
     assert is_same(first["burst"], first["concurrent"])
     assert (probs["burst"][:40] == probs["concurrent"][:40]).all()
     assert (probs["burst"] != probs["concurrent"]).any()
@@ -272,15 +524,14 @@ def test_a_window_is_acted_with_the_network_from_before_it() -> None:
     """The stored probabilities of window k are those of θ_k, the weights at its boundary."""
     config = concurrent_config(exploration={"start": 0.4, "end": 0.4}, optimizer={"learning_rate": 0.5})
     environment = Scripted(SCRIPT, NUM_ACTIONS)
-    loop = make_loop(config, [environment], TapeNetwork(Tape(), NUM_ACTIONS))
+    loop, agent, memory, _ = make_loop(config, [environment], TapeNetwork(Tape(), NUM_ACTIONS))
     boundaries: list[tuple[int, Weights]] = []
     for event in loop.run():
         if isinstance(event, Boundary):
-            boundaries.append((event.step, clones(loop.agent.learner.weights())))
+            boundaries.append((event.step, agent.get_tensors()["weights"]))
     assert [step for step, _ in boundaries] == [40, 80, 120, 160]
     assert not is_same(boundaries[0][1], boundaries[1][1])
-    memory = loop.agent.memory
-    slots = np.flatnonzero(memory.actions >= 0)[:200]
+    slots = np.flatnonzero(memory.is_step)
     assert len(slots) == 200
     for step in range(40, 200):
         weights = next(weights for at, weights in reversed(boundaries) if at <= step)
@@ -309,7 +560,7 @@ def test_an_error_in_the_training_thread_is_not_lost() -> None:
             q_values: Tensor = self.network(states)
             return q_values
 
-    loop = make_loop(concurrent_config(), [Scripted(SCRIPT, NUM_ACTIONS)], Failing())
+    loop = make_loop(concurrent_config(), [Scripted(SCRIPT, NUM_ACTIONS)], Failing()).loop
     with pytest.raises(RuntimeError, match="out of order"):
         list(loop.run())
 
@@ -433,14 +684,6 @@ def blas_threads() -> set[int]:
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
-def test_a_cuda_graph_is_an_option_that_needs_cuda_and_bursts() -> None:
-    config = tiny_config("Scripted-v0", optimizer={"cuda_graph": True})
-    with pytest.raises(ConfigError, match="cuda_graph needs a CUDA device, and this run uses cpu"):
-        make_loop(config, [Scripted(".", num_actions=3)])
-    with pytest.raises(ConfigError, match="exclude each other"):
-        tiny_config(optimizer={"cuda_graph": True}, cache={"schedule": "concurrent"})
-
-
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_a_network_with_the_wrong_number_of_outputs_is_refused_before_anything_is_written(
     tmp_path: Path, num_outputs: int
@@ -453,9 +696,11 @@ def test_a_network_with_the_wrong_number_of_outputs_is_refused_before_anything_i
 
 def test_agent_dqn_takes_n_step_returns_only() -> None:
     config = dqn_config(estimator="peng:0.5")
-    with pytest.raises(ConfigError) as caught:
-        make_agent(config, Scripted(".").spec, make_streams(0, 1))
-    assert "agent dqn takes the estimator nstep:n, not peng:0.5" in str(caught.value)
+    environment = Scripted(".", NUM_ACTIONS)
+    for refuse in (lambda: assemble(config, [environment]), lambda: check_agent(config, environment.spec)):
+        with pytest.raises(ConfigError) as caught:
+            refuse()
+        assert "agent dqn takes the estimator nstep:n, not peng:0.5" in str(caught.value)
 
 
 @pytest.mark.parametrize(("n", "memory"), [(60, {"start": 50, "capacity": 500}), (30, {"start": 20, "capacity": 20})])

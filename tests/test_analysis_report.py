@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import math
 import os
 import re
 import sys
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_analysis_summary import ARMS, STEPS, UNFINISHED, directory_of, empty_study, make_study
 
-from lambda_replay.analysis import divergence, wording
-from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis import numbers
+from lambda_replay.analysis.files import write_shared
 from lambda_replay.analysis.pairs import every_pair, is_enough
 from lambda_replay.analysis.records import State, StudyData
-from lambda_replay.analysis.report import write_report
+from lambda_replay.analysis.report import render_report, write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
 from lambda_replay.errors import ConfigError
 
@@ -40,29 +42,73 @@ def report(study: StudyData) -> Path:
     return write_report(study, directory_of(study) / "report.html")
 
 
+def read(page: Path) -> str:
+    """The page with every run of white space as one space, as a browser shows it."""
+    return " ".join(page.read_text().split())
+
+
+def render(summary: StudySummary) -> str:
+    """The same of a page that is not written."""
+    return " ".join(render_report(summary, every_pair(summary), Path()).split())
+
+
+def lead_of(page: str) -> str:
+    """The sentences on all environments together."""
+    found = re.search(r'<p class="lead"> ?(.*?) ?</p>', page)
+    assert found
+    return found[1]
+
+
+def findings_of(page: str) -> list[str]:
+    """The sentences on each environment."""
+    return re.findall(r'<li><span class="where">[^<]*:</span> (.*?) ?</li>', page)
+
+
+def section_of(page: str, name: str) -> str:
+    return page.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+
+
 # The words.
 
 
 def test_numbers_in_words() -> None:
-    assert wording.number(-0.001, 2) == "0.00"
-    assert wording.number(-1234.5, 1) == "−1,234.5"
-    assert wording.signed(0.25, 2) == "+0.25"
-    assert [wording.steps(value) for value in (950, 75_400, 1_250_000, 1e7)] == ["950", "75k", "1.25M", "10M"]
-    assert [wording.hours(value) for value in (0.01, 0.05, 0.5, 2.25)] == ["36 s", "3.0 min", "30 min", "2.2 h"]
-    assert wording.steps(math.inf) == "not reached"
-    assert [wording.decimals_for(value) for value in (0.4, 5.6, 12.3, 358.0, 9497.0)] == [2, 2, 1, 0, 0]
+    assert numbers.fixed(-0.001, 2) == "0.00"
+    assert numbers.fixed(-1234.5, 1) == "−1,234.5"
+    assert numbers.signed(0.25, 2) == "+0.25"
+    assert [numbers.steps(value) for value in (950, 75_400, 1_250_000, 1e7)] == ["950", "75k", "1.25M", "10M"]
+    assert [numbers.hours(value) for value in (0.01, 0.05, 0.5, 2.25)] == ["36 s", "3.0 min", "30 min", "2.2 h"]
+    assert numbers.steps(math.inf) == "not reached"
+    assert [numbers.decimals_for(value) for value in (0.4, 5.6, 12.3, 358.0, 9497.0)] == [2, 2, 1, 0, 0]
 
 
 def test_the_report_says_what_is_in_and_what_is_missing(report: Path) -> None:
-    text = report.read_text()
+    text = read(report)
     assert "22 of 30 runs have finished (1 running, 6 waiting, 1 failed)." in text
     assert "No finished run yet: <b>watkins-0.75</b>." in text
     assert "Of the 4 arms with finished runs in every environment, <b>peng-0.75</b> scores highest overall" in text
     assert "the environment raised RuntimeError: out of memory" in text
 
 
+def test_no_name_or_reason_can_break_the_markup(study: StudyData) -> None:
+    spoilt = {arm: f"{arm}<i>&\"'{{{{ 1 }}}}" for arm in study.arms}
+    runs = tuple(replace(run, arm=spoilt[run.arm], reason=run.reason and "<i>&") for run in study.runs)
+    named = replace(study, name="<i>&", arms=tuple(spoilt.values()), baseline=spoilt[study.baseline], runs=runs)
+    page = render(summarise(named))
+    assert "<i>" not in page
+    assert page.count(html.escape("peng-0.75<i>&").replace("&#x27;", "&#39;")) > 10
+    assert "peng-0.75\\u003ci\\u003e\\u0026" in page  # in the data of the charts
+    assert '<p class="reason">&lt;i&gt;&amp;</p>' in page
+
+
+def test_no_template_switches_escaping_off() -> None:
+    templates = sorted(files("lambda_replay.analysis").joinpath("templates").iterdir(), key=str)
+    assert len(templates) > 8
+    for template in templates:
+        assert not re.search(r"\|\s*safe\b|autoescape|Markup", template.read_text("utf-8")), template
+
+
 def test_the_winner_is_named_with_its_lead_and_its_certainty(summary: StudySummary) -> None:
-    sentence = wording.environment_sentence(summary.environments[1], "dqn-3step")
+    sentence = findings_of(render(summary))[1]
     best = summary.environments[1].arm("peng-0.75")
     assert best.comparison is not None
     assert sentence.startswith(f"<b>peng-0.75</b> is first with {best.final.value:.1f} ± ")
@@ -79,12 +125,11 @@ def test_the_baseline_does_not_win_against_nobody(tmp_path: Path) -> None:
     waiting: dict[tuple[str, str, int], State] = {
         ("minatar/breakout", arm, 0): "waiting" for arm in ARMS if arm != "dqn-3step"
     }
-    summary = summarise(make_study(tmp_path, environments=1, seeds=1, states=waiting))
-    sentence = wording.environment_sentence(summary.environments[0], "dqn-3step")
-    assert sentence.startswith("<b>dqn-3step</b> alone has finished runs, with ")
-    assert wording.overall_sentences(summary) == [
+    page = render(summarise(make_study(tmp_path, environments=1, seeds=1, states=waiting)))
+    assert findings_of(page)[0].startswith("<b>dqn-3step</b> alone has finished runs, with ")
+    assert lead_of(page) == (
         "Only <b>dqn-3step</b> has a finished run in every environment, so there is no overall comparison."
-    ]
+    )
 
 
 def test_an_environment_where_nobody_learns_is_left_out_of_the_whole(tmp_path: Path) -> None:
@@ -98,8 +143,8 @@ def test_an_environment_where_nobody_learns_is_left_out_of_the_whole(tmp_path: P
             path.write_text("\n".join([games[0], *early, *later]) + "\n")
     summary = summarise(study)
     assert [environment.is_learnt for environment in summary.environments] == [False, True]
-    sentence = wording.unlearnt_sentence(summary)
-    assert sentence == "Left out, since no arm scores clearly above random play there: <b>minatar/breakout</b>."
+    sentence = "Left out, since no arm scores clearly above random play there: <b>minatar/breakout</b>."
+    assert f'<p class="note">{sentence}</p>' in section_of(render(summary), "aggregate")
     best = summary.environments[1].best
     assert best is not None
     assert summary.aggregates[0].arm == best.arm
@@ -108,11 +153,11 @@ def test_an_environment_where_nobody_learns_is_left_out_of_the_whole(tmp_path: P
 
 def test_runs_of_different_commits_are_called_out(tmp_path: Path) -> None:
     study = make_study(tmp_path, environments=1, seeds=1, states={})
-    assert wording.provenance_sentences(summarise(study)) == []
+    assert "Runs differ in more than their settings" not in render(summarise(study))
     path = study.runs[0].path / "provenance.json"
     provenance = json.loads(path.read_text())
     path.write_text(json.dumps({**provenance, "commit": "f" * 40, "notes": ["from step 9 on with another processor"]}))
-    text = write_report(study, tmp_path / "report.html").read_text()
+    text = read(write_report(study, tmp_path / "report.html"))
     assert "Runs differ in more than their settings: commit. 1 run has notes: see its provenance." in text
     assert "from step 9 on with another processor" in text
     assert "config.memory" not in text
@@ -120,7 +165,7 @@ def test_runs_of_different_commits_are_called_out(tmp_path: Path) -> None:
 
 def test_one_seed_says_nothing_about_chance(tmp_path: Path) -> None:
     summary = summarise(make_study(tmp_path, environments=1, seeds=1, states={}))
-    sentence = wording.environment_sentence(summary.environments[0], "dqn-3step")
+    sentence = findings_of(render(summary))[0]
     assert "one run on a side says nothing about chance" in sentence
     assert "±" not in sentence
 
@@ -152,7 +197,7 @@ def test_the_page_and_a_table_hold_every_pair(summary: StudySummary, report: Pat
     assert len(rows) == len(pairs) * (len(summary.environments) + 1)
     together = [row for row in rows if row["environment"] == "all"]
     assert [float(row["better"]) for row in together] == pytest.approx([pair.probability.value for pair in pairs], 1e-5)
-    section = report.read_text().partition('<section id="pairs">')[2].partition("</section>")[0]
+    section = section_of(read(report), "pairs")
     cells = re.findall(r'title="(\S+) against (\S+)">([\d.]+)<', section)
     shown = {(arm, other): float(number) for arm, other, number in cells}
     assert len(shown) == 2 * len(pairs)
@@ -207,7 +252,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     occupied = tmp_path / "report.html"
     (occupied / "inside").mkdir(parents=True)
     with pytest.raises(OSError, match=r"report\.html"):
-        write_atomically(occupied, b"new")
+        write_shared(occupied, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
@@ -217,7 +262,7 @@ def test_what_a_killed_process_left_is_removed_but_not_what_another_writes(tmp_p
         path.write_bytes(b"half")
     for path in (old, other):
         os.utime(path, (0, 0))
-    write_atomically(tmp_path / "a.csv", b"whole")
+    write_shared(tmp_path / "a.csv", b"whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.csv.8.part", ".b.csv.7.part", "a.csv"]
 
 
@@ -242,34 +287,34 @@ def test_ctrl_c_leaves_the_old_report(study: StudyData, tmp_path: Path, monkeypa
 
 def test_pairs_are_marked_only_where_runs_are_enough(tmp_path: Path) -> None:
     assert [is_enough(runs) for runs in ([20], [19], [5] * 4, [4] * 5, [2] * 20)] == [True, False, True, False, False]
-    few = wording.pair_marks(45, is_marked=False)
-    needed = "20 runs of each arm, and 5 in each environment"
-    assert few == f"Nothing is marked: these intervals are too narrow, they need {needed}."
-    enough = wording.pair_marks(45, is_marked=True)
-    assert enough == "▲ and ▼: it lies wholly above or below 0.5. Of 45 pairs chance alone would mark about 2.3."
     study = make_study(tmp_path, environments=4, seeds=5, states={})
-    text = write_report(study, tmp_path / "report.html").read_text()
-    section = text.partition('<section id="pairs">')[2].partition("</section>")[0]
+    enough = render(summarise(study))
+    section = section_of(enough, "pairs")
     assert section.count("▲") == section.count("▼") > 1
-    assert "too narrow: they need" not in text
-    few_runs = summarise(replace(study, runs=tuple(run for run in study.runs if run.seed < 3)))
-    assert wording.overall_sentences(few_runs)[-1] == f"These intervals are too narrow: they need {needed}."
+    assert "▲ and ▼: it lies wholly above or below 0.5. Of 10 pairs chance alone would mark about 0.5.</p>" in section
+    assert "too narrow: they need" not in enough
+    few = render(summarise(replace(study, runs=tuple(run for run in study.runs if run.seed < 3))))
+    needed = "20 runs of each arm, and 5 in each environment"
+    section = section_of(few, "pairs")
+    assert f"Nothing is marked: these intervals are too narrow, they need {needed}.</p>" in section
+    assert "▲" not in section
+    assert lead_of(few).endswith(f" These intervals are too narrow: they need {needed}.")
 
 
 def test_a_study_that_has_not_started_has_a_report(tmp_path: Path) -> None:
-    text = write_report(empty_study(tmp_path), tmp_path / "report.html").read_text()
+    text = read(write_report(empty_study(tmp_path), tmp_path / "report.html"))
     assert "0 of 2 runs have finished (2 waiting)." in text
     assert "no run has finished yet" in text
 
 
-@pytest.mark.parametrize("missing", ["matplotlib", "scipy"])
+@pytest.mark.parametrize("missing", ["matplotlib", "scipy", "jinja2"])
 def test_a_missing_extra_is_one_sentence(
     study: StudyData, tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = [name for name in sys.modules if name.startswith(f"{missing}.")]
     for module in [missing, *loaded]:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf"{missing} is missing; install it with: pip install"):
+    with pytest.raises(ConfigError, match=rf"needs {missing}, which is not installed; install it with: pip install"):
         write_report(study, tmp_path / "report.html")
 
 
@@ -302,7 +347,7 @@ def test_diverged_runs_are_in_no_score_curve_or_time(tmp_path: Path) -> None:
 
 def test_the_report_says_first_of_all_that_the_numbers_are_of_the_survivors(tmp_path: Path) -> None:
     study = diverged_study(tmp_path, breakout_peng=(1,), invaders_peng=(0, 1, 2))
-    text = write_report(study, tmp_path / "report.html").read_text()
+    text = read(write_report(study, tmp_path / "report.html"))
     assert "26 of 30 runs have finished (4 diverged)." in text
     assert "<progress" not in text  # nothing is left to wait for
     assert "Training diverged in 4 of 30 runs: their values were no longer finite" in text
@@ -323,14 +368,15 @@ def test_the_report_says_first_of_all_that_the_numbers_are_of_the_survivors(tmp_
 
 def test_a_winner_of_which_runs_diverged_says_so(tmp_path: Path) -> None:
     summary = summarise(diverged_study(tmp_path, breakout_peng=(1,), breakout_dqn=(0,)))
-    sentence = wording.environment_sentence(summary.environments[0], "dqn-3step")
+    page = render(summary)
+    sentence = findings_of(page)[0]
     assert "(2 runs, 1 diverged)" in sentence
     assert sentence.endswith(" 1 of 3 runs of <b>dqn-3step</b> diverged, which flatters it.")
-    assert "1 run of <b>peng-0.75</b> diverged and is not counted." in wording.overall_sentences(summary)
-    assert divergence.aggregate_sentence(summary) == (
-        "Of the surviving runs only, and therefore flattered: <b>peng-0.75</b> (1 diverged) and "
-        "<b>dqn-3step</b> (1 diverged)."
-    )
+    assert " 1 run of <b>peng-0.75</b> diverged and is not counted. " in lead_of(page)
+    assert (
+        '<p class="note">Of the surviving runs only, and therefore flattered: <b>peng-0.75</b> (1 diverged) and '
+        "<b>dqn-3step</b> (1 diverged).</p>"
+    ) in section_of(page, "aggregate")
 
 
 def test_a_baseline_without_a_surviving_run_is_compared_with_nothing(tmp_path: Path) -> None:
@@ -338,24 +384,24 @@ def test_a_baseline_without_a_surviving_run_is_compared_with_nothing(tmp_path: P
     summary = summarise(study)
     assert all(arm.comparison is None for arm in summary.environments[0].arms)
     assert summary.environments[1].arm("peng-0.75").comparison is not None
-    assert wording.environment_sentence(summary.environments[0], "dqn-3step").endswith(
+    page = render(summary)
+    assert findings_of(page)[0].endswith(
         "; every run of the baseline <b>dqn-3step</b> diverged, so nothing is compared with it."
     )
-    lead = wording.overall_sentences(summary)[0]
+    lead = lead_of(page).partition(". ")[0]
     assert lead.endswith(
-        "every run of the baseline <b>dqn-3step</b> in minatar/breakout diverged, so it is not compared."
+        "every run of the baseline <b>dqn-3step</b> in minatar/breakout diverged, so it is not compared"
     )
-    assert divergence.arm_items(summary) == [
+    assert re.findall(r"<li>(<b>.*?) </li>", page.partition('<section id="summary">')[0]) == [
         "<b>dqn-3step</b>: all 3 runs in minatar/breakout diverged. It has no score in minatar/breakout, and as it is "
         "the baseline, nothing is compared with it there."
     ]
-    assert "all 3 runs in minatar/breakout" in write_report(study, tmp_path / "report.html").read_text()
 
 
 def test_a_study_in_which_everything_diverged_has_a_report(tmp_path: Path) -> None:
     states: dict[tuple[str, str, int], State] = {("minatar/breakout", arm, 0): "diverged" for arm in ARMS}
     study = make_study(tmp_path, environments=1, seeds=1, states=states)
-    text = write_report(study, tmp_path / "report.html").read_text()
+    text = read(write_report(study, tmp_path / "report.html"))
     assert "0 of 5 runs have finished (5 diverged)." in text
     assert "every run diverged." in text
     assert "<b>dqn-3step</b>: the only run in minatar/breakout diverged." in text

@@ -1,4 +1,4 @@
-"""The benchmark at tiny sizes: what is counted, what comes out, and that an absent peer costs one line, not the run."""
+"""Speed at tiny sizes: the command ``bench``, and the comparison with the peers, of whom an absent one costs a line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from lambda_replay.benchmarks import harness
-from lambda_replay.benchmarks.adapter import make_adapters
-from lambda_replay.benchmarks.arithmetic import count_flops
-from lambda_replay.benchmarks.harness import Plan, run_plan
-from lambda_replay.benchmarks.plain_networks import count_parameters, plain_network
-from lambda_replay.benchmarks.stopwatch import Stopwatch, allowed_cores
-from lambda_replay.benchmarks.tables import LABELS, make_tables
-from lambda_replay.benchmarks.workloads import (
+from benchmarks.speed import harness
+from benchmarks.speed.__main__ import main as compare
+from benchmarks.speed.adapter import make_adapters
+from benchmarks.speed.arithmetic import count_flops
+from benchmarks.speed.harness import Plan, run_plan
+from benchmarks.speed.measurement import allowed_cores
+from benchmarks.speed.plain_networks import count_parameters, plain_network
+from benchmarks.speed.tables import LABELS, make_tables
+from benchmarks.speed.workloads import (
     CONTENDERS,
     WORKLOADS,
     Contender,
@@ -33,10 +34,13 @@ from lambda_replay.benchmarks.workloads import (
     job_to_dict,
     run_config,
 )
-from lambda_replay.cli import main
+from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.cli import bench, main
 from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.networks import make_network
+from lambda_replay.training.presets import make_config
+from lambda_replay.training.speed import Stopwatch, time_run
 
 TINY = replace(WORKLOADS["cartpole"], capacity=2_000, start=256, refresh_every=96)
 TINY_PLAN = Plan((TINY,), ("dqn-lambda", "dqn"), (2,), (1,), 2, 0.01, 1, memory_sizes=(2_000,), paper_blocks=20)
@@ -67,8 +71,9 @@ def test_peers_get_a_network_of_the_same_size(kind: Any, plain_shape: Any, our_s
 def test_the_cache_has_the_papers_proportions_in_every_workload() -> None:
     for workload in WORKLOADS.values():
         for envs in (1, 8):
-            cache = run_config(Job(workload, "dqn-lambda", envs, 1, 1.0)).cache
-            assert cache is not None
+            algorithm = run_config(Job(workload, "dqn-lambda", envs, 1, 1.0)).algorithm
+            assert isinstance(algorithm, DQNLambdaConfig)
+            cache = algorithm.cache
             assert cache.size == 8 * cache.refresh_every
             assert cache.updates_per_refresh * 4 == cache.refresh_every
             assert cache.block_length == 100
@@ -84,7 +89,17 @@ def test_a_stopwatch_counts_whole_cycles_after_the_warm_up(monkeypatch: pytest.M
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     watch = Stopwatch(first_step=100, seconds=2.0)
     assert [watch.is_over(step) for step in (50, 100, 150, 200)] == [False, False, False, True]
-    assert (watch.steps, watch.seconds) == (100, 2.5)
+    assert (watch.steps, watch.seconds, watch.steps_per_second) == (100, 2.5, 40.0)
+
+
+@pytest.mark.parametrize("has_cycles", [True, False])
+def test_a_timed_run_ends_at_a_boundary_or_where_it_has_no_cycles_at_a_game(has_cycles: bool) -> None:
+    config = run_config(Job(TINY, "dqn-lambda", 1, 1, 1.0))
+    watch = Stopwatch(TINY.start + 1, seconds=1e-9)
+    run = time_run(config, watch, has_cycles=has_cycles)
+    assert not run.path.exists()
+    assert run.loop.step < TINY.start + 96 * (4 if has_cycles else 8)
+    assert (watch.steps == 96) is has_cycles  # a game of CartPole that is played at random is shorter
 
 
 @needs("ale_py")
@@ -158,7 +173,7 @@ def test_tables_and_picture_show_every_contender(results: dict[str, Any], tmp_pa
     assert LABELS["dqn-lambda"] in text
     assert "refresh: forward" in text
     pytest.importorskip("matplotlib")
-    from lambda_replay.benchmarks.picture import draw_speed
+    from benchmarks.speed.picture import draw_speed
 
     draw_speed(results, tmp_path / "new" / "bench.png")
     assert (tmp_path / "new" / "bench.png").stat().st_size > 10_000
@@ -172,7 +187,7 @@ def test_an_absent_peer_is_left_out_with_one_line(monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
     found = run_plan(replace(TINY_PLAN, contenders=("sb3",), memory_sizes=(), repeats=1), said.append)
     assert found["speed"] == []
-    assert sum("lambda-replay[bench]" in line for line in said) == 1
+    assert sum("pip install -e '.[bench]'" in line for line in said) == 1
 
 
 def test_a_peer_that_fails_costs_one_line_and_its_row() -> None:
@@ -196,16 +211,118 @@ def test_a_peer_runs_at_equal_settings(name: str) -> None:
     assert values["steps_per_second"] > 0
 
 
-def test_an_unknown_name_is_the_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--workloads", "chess"]) == 2
-    assert "chess" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="no contender"):
-        Plan(contenders=("acme",))
+MISTAKES = [
+    ("--workloads chess", ["chess", "choose one of"]),
+    ("--workloads", ["--workloads", "empty"]),
+    ("--contenders acme", ["no contender 'acme'"]),
+    ("--seconds nan", ["--seconds is nan"]),
+    ("--seconds inf", ["--seconds is inf"]),
+    ("--seconds 0", ["--seconds is 0"]),
+    ("--seconds -1", ["--seconds is -1"]),
+    ("--repeats 0", ["--repeats is 0"]),
+    ("--cores 0", ["--cores is 0"]),
+    ("--threads 0", ["--threads is 0"]),
+    ("--threads 1 -1", ["--threads is 1 -1"]),
+    ("--envs 0", ["--envs is 0"]),
+    ("--envs", ["--envs is empty"]),
+    ("--memory-sizes 0", ["--memory-sizes"]),
+    ("--memory-sizes -5", ["--memory-sizes"]),
+    ("--quick --seconds 9", ["--quick", "--seconds"]),
+    ("--out FILE", ["FILE is not a directory"]),
+    ("--out FILE/more", ["FILE is not a directory"]),
+    ("--fly", ["no option --fly"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[arguments for arguments, _ in MISTAKES])
+def test_a_mistake_is_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: str,
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").touch()
+    assert compare(arguments.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("benchmarks.speed: ")
+    assert said.err.count("\n") == 1
+    assert all(word in said.err for word in words), said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
+
+
+def test_a_plan_for_more_cores_than_there_are_is_refused() -> None:
     with pytest.raises(ConfigError, match="lower --threads"):
         Plan(threads=(1, 3), cores=2)
 
 
-def test_the_command_does_not_import_the_peers() -> None:
-    code = "import sys, lambda_replay.cli.bench; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+def test_the_comparison_and_the_command_do_not_import_the_peers() -> None:
+    code = "import sys, benchmarks.speed.__main__, lambda_replay.cli.bench; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=harness.ROOT
+    ).stdout.split()
     assert not {"stable_baselines3", "tianshou", "torchrl", "matplotlib"} & set(loaded)
+
+
+# --- lambda-replay bench ----------------------------------------------------------------------------------------------
+
+
+def test_the_command_times_every_agent_of_a_preset_and_says_how_long_its_run_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "ENVIRONMENTS", ("CartPole-v1",))
+    assert main(["bench", "--seconds", "0.01", "--threads", "1", "--envs", "1", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = [(row["agent"], row["envs"], row["threads"]) for row in found["speed"]]
+    assert rows == [("dqn-lambda", 1, 1), ("dqn-lambda", 4, 1), ("dqn", 1, 1), ("dqn", 4, 1)]
+    for row in found["speed"]:
+        assert (row["env"], row["preset"], row["run_steps"]) == ("CartPole-v1", "classic", 50_000)
+        assert row["steps_per_second"] > 10
+        assert row["run_seconds"] == pytest.approx(50_000 / row["steps_per_second"])
+    assert found["left_out"] == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_measured_is_left_out_with_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "ENVIRONMENTS", ("NoSuchEnvironment-v0", "CartPole-v1"))
+    # 8 environments do not fit a refresh every 100 steps.
+    assert main(["bench", "--seconds", "0.01", "--threads", "1", "--envs", "1", "8"]) == 0
+    said = capsys.readouterr()
+    assert "50,000 steps of preset classic" in said.out
+    assert "NoSuchEnvironment" not in said.out
+    sentences = " ".join(said.err.split())
+    assert "NoSuchEnvironment-v0, dqn-lambda, --envs 1, --threads 1 is left out: " in sentences
+    assert "CartPole-v1, dqn-lambda, --envs 8, --threads 1 is left out: cache.refresh_every (100)" in sentences
+    monkeypatch.setattr(bench, "ENVIRONMENTS", ("NoSuchEnvironment-v0",))
+    assert main(["bench", "--seconds", "0.01", "--threads", "1"]) == 2
+    assert "NoSuchEnvironment-v0" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("env", "envs", "cycle", "size", "updates"),
+    [
+        # The paper refreshes 80,000 rows every 10,000 steps and takes 2,500 updates: a fiftieth of all three.
+        ("atari/breakout", 1, 200, 1_600, 50),
+        ("atari/breakout", 8, 200, 1_600, 50),
+        ("atari/breakout", 125, 250, 2_000, 62),  # a fortieth: 200 is no multiple of 125
+        ("minatar/breakout", 8, 200, 3_200, 50),
+        ("CartPole-v1", 1, 100, 4_000, 50),  # as it is
+    ],
+)
+def test_short_cycles_keep_the_proportions_of_the_preset(
+    env: str, envs: int, cycle: int, size: int, updates: int
+) -> None:
+    small, has_cycles = bench.shorten(replace(make_config(env), envs=envs, threads=1))
+    assert has_cycles
+    assert isinstance(small.algorithm, DQNLambdaConfig)
+    cache = small.algorithm.cache
+    assert (cache.refresh_every, cache.size, cache.updates_per_refresh) == (cycle, size, updates)
+    assert (small.memory.storage, small.checkpoint_every) == ("ram", 0)
+    baseline, has_cycles = bench.shorten(replace(make_config(env, agent="dqn"), threads=1))
+    assert not has_cycles  # it learns at every few steps
+    assert baseline.memory.start == 2_000

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import lambda_replay as lr
-from lambda_replay.replay.cache import QFunction, make_block
-from lambda_replay.replay.data import NO_ACTION, Block
+from lambda_replay.replay.critic import QFunction, promote_slots
+from lambda_replay.replay.data import Evaluation
 
 NUM_STATES, NUM_ACTIONS = 50, 3
 PENG = lr.parse_estimator("peng:0.7")
@@ -64,15 +64,15 @@ def literal_peng(
 ) -> list[float]:
     """Returns of one block of slots, its last being the successor only; NaN at closing slots."""
     values = [float(max(table[int(memory.observations[slot])])) for slot in slots]
-    actions = [int(memory.actions[slot]) for slot in slots]
+    is_step = [bool(memory.is_step[slot]) for slot in slots]
     returns = [float("nan")] * (len(slots) - 1)
     for t in range(len(slots) - 2, -1, -1):
-        if actions[t] == NO_ACTION:
+        if not is_step[t]:
             continue
         reward = float(memory.rewards[slots[t]])
         if memory.terminated[slots[t]]:
             returns[t] = reward
-        elif actions[t + 1] == NO_ACTION or t == len(slots) - 2:  # truncated, or the end of the block
+        elif not is_step[t + 1] or t == len(slots) - 2:  # truncated, or the end of the block
             returns[t] = reward + discount * values[t + 1]
         else:
             returns[t] = reward + discount * ((1 - lambda_) * values[t + 1] + lambda_ * returns[t + 1])
@@ -181,11 +181,12 @@ def test_refresh_equals_a_literal_loop(settings: dict[str, Any], lambda_: float)
     for start in range(0, 400, 20):
         rows = slice(start, start + 20)
         slots = cache.slots[rows].tolist()
-        stream, last = slots[0] // memory.ring, slots[-1]
+        size, last = memory.ring.size, slots[-1]
+        stream = slots[0] // size
         # Two slots follow: the tail's step and its successor.
-        following = [stream * memory.ring + (last - stream * memory.ring + i) % memory.ring for i in (1, 2)]
+        following = [stream * size + (last - stream * size + i) % size for i in (1, 2)]
         expected = np.array(literal_peng(memory, table, slots + following, 0.9, lambda_)[:-1])
-        is_transition = memory.actions[slots] != NO_ACTION
+        is_transition = memory.is_step[slots]
         assert_array_equal(cache.is_transition[rows], is_transition)
         assert_allclose(cache.returns[rows][is_transition], expected[is_transition], rtol=1e-5, atol=1e-5)
         taken = table[memory.observations[slots], memory.actions[slots]]
@@ -199,7 +200,7 @@ def test_without_a_tail_the_last_step_of_a_block_is_one_step() -> None:
     table, q_function = tabular()
     cache = build(memory, q_function)
     last = cache.slots.reshape(-1, 20)[:, -1]
-    is_transition = memory.actions[last] != NO_ACTION
+    is_transition = memory.is_step[last]
     next_values = table[memory.observations[last + 1]].max(axis=1)
     one_step = memory.rewards[last] + np.where(memory.terminated[last], 0, np.float32(0.9) * next_values)
     assert_allclose(cache.returns.reshape(-1, 20)[is_transition, -1], one_step[is_transition], rtol=1e-5, atol=1e-6)
@@ -314,7 +315,7 @@ def test_closing_slots_are_never_drawn() -> None:
     for priority in (0.0, 0.5, 1.0):
         rows = cache.sample_rows(64, 200, priority, rng=np.random.default_rng(0))
         assert rows.shape == (200, 64)
-        assert (cache.actions[rows] != NO_ACTION).all()
+        assert memory.is_step[cache.slots[rows]].all()
         assert cache.is_transition[rows].all()
 
 
@@ -406,7 +407,7 @@ def test_minibatches_say_what_the_memory_holds(history: int) -> None:
 
 
 def test_a_user_s_own_estimator_is_any_callable() -> None:
-    def only_rewards(block: Block) -> NDArray[Any]:
+    def only_rewards(block: Evaluation) -> NDArray[Any]:
         return 2 * block.rewards
 
     memory = random_memory()
@@ -447,11 +448,12 @@ def test_a_block_says_where_episodes_end() -> None:
     memory.begin(frame(5))
     table, q_function = tabular()
     slots = np.arange(6)[None]
-    block = make_block(memory, slots, memory.transitions(slots), q_function, discount=0.9)
+    block = lr.QCritic(q_function).evaluate(promote_slots(memory, slots, discount=0.9, length=5))
     assert_array_equal(block.rewards, [[1, 2, 0, 3, 0]])
     assert_array_equal(block.discounts, np.array([[0.9, 0, 0, 0.9, 0]], dtype=np.float32))
     assert_array_equal(block.continues, [[True, False, False, False, False]])
-    assert_array_equal(block.actions, [[0, 1, NO_ACTION, 2, NO_ACTION, NO_ACTION]])
+    assert_array_equal(block.is_step, [[True, True, False, True, False, False]])
+    assert_array_equal(block.actions, [[0, 1, 0, 2, 0, 0]])
     assert_array_equal(block.behaviour_probs, [[1, 1, 1, 0.5, 1, 1]])
     assert_array_equal(block.q_values, table[None, :6])
 
@@ -558,7 +560,8 @@ def test_80_000_rows_cost_at_most_two_megabytes() -> None:
     _, q_function = tabular()
     cache = build(memory, q_function, size=80_000, block_length=100)
     assert len(cache.slots) == 80_000
-    assert cache.nbytes == sum(array.nbytes for array in (cache.slots, cache.actions, cache.returns, cache.td_errors))
+    arrays = (cache.slots, cache.actions, cache.returns, cache.td_errors, cache.is_transition)
+    assert cache.nbytes == sum(array.nbytes for array in arrays)
     assert cache.nbytes <= 2_000_000
 
 
@@ -569,7 +572,7 @@ def test_a_cache_is_float32_whatever_the_q_values_are(dtype: type[np.number[Any]
     cache = build(memory, lambda states: table[states[:, -1].astype(int)])
     assert cache.returns.dtype == np.float32
     assert cache.td_errors.dtype == np.float32
-    assert cache.nbytes == 20 * len(cache.slots)
+    assert cache.nbytes == 21 * len(cache.slots)
     (batch,) = cache.minibatches(4, updates=1, rng=np.random.default_rng(0))
     assert batch.returns.dtype == np.float32
 
@@ -586,11 +589,11 @@ def test_float64_is_rounded_once_at_the_end() -> None:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def wrong_shape(block: Block) -> NDArray[Any]:
+def wrong_shape(block: Evaluation) -> NDArray[Any]:
     return np.zeros(block.rewards.shape[0])
 
 
-def nan_in_one_transition(block: Block) -> NDArray[Any]:
+def nan_in_one_transition(block: Evaluation) -> NDArray[Any]:
     returns = block.rewards.copy()
     returns[tuple(np.argwhere(block.is_transition)[-1])] = np.nan
     return returns

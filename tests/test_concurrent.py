@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import HUNG_SECONDS
+from small_runs import finish
 
-from lambda_replay.agents.concurrent import ConcurrentDQNLambda
 from lambda_replay.agents.dqn_lambda import DQNLambda
-from lambda_replay.config import RunConfig, override
+from lambda_replay.agents.protocol import KeepsGoing, Work
+from lambda_replay.agents.run_settings import override
+from lambda_replay.config import RunConfig
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.errors import ConfigError
+from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.training.loop import Event, Learned
 from lambda_replay.training.presets import make_config
-from lambda_replay.training.run import resume_run, start_run, train_run
+from lambda_replay.training.resuming import resume_run
+from lambda_replay.training.run import start_run, train_run
+from lambda_replay.training.worker import Worker
 
 RESULTS = ("metrics.jsonl", "episodes.csv", "weights.safetensors")
 
@@ -57,20 +62,27 @@ def training_first(patch: pytest.MonkeyPatch, holder: Any, name: str) -> None:
 
 def acting_first(patch: pytest.MonkeyPatch) -> None:
     """Let the training wait in every window until its last step is taken."""
-    train, settle, is_acted = DQNLambda.train, ConcurrentDQNLambda.settle, threading.Event()
+    learn, await_training, is_acted = DQNLambda.learn, Worker.finish, threading.Event()
 
-    def train_later(*arguments: Any) -> Any:
-        assert is_acted.wait(HUNG_SECONDS)
-        return train(*arguments)
+    def learn_later(agent: DQNLambda, step: int) -> Work | None:
+        work = learn(agent, step)
+        if work is None:
+            return None
 
-    def settle_and_note(agent: ConcurrentDQNLambda) -> Any:
+        def train_later(keeps_going: KeepsGoing) -> Metrics | None:
+            assert is_acted.wait(HUNG_SECONDS)
+            return work.train(keeps_going)
+
+        return work._replace(train=train_later)
+
+    def finish_and_note(worker: Worker) -> Metrics | None:
         is_acted.set()
-        metrics = settle(agent)
+        metrics = await_training(worker)
         is_acted.clear()
         return metrics
 
-    patch.setattr(DQNLambda, "train", train_later)
-    patch.setattr(ConcurrentDQNLambda, "settle", settle_and_note)
+    patch.setattr(DQNLambda, "learn", learn_later)
+    patch.setattr(Worker, "finish", finish_and_note)
 
 
 def test_the_result_does_not_depend_on_timing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +110,8 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     run = start_run(tmp_path / "stopped", small())
     with pytest.raises(Stop):
         run.train(stop_late)
-    run.close() if hasattr(run, "close") else None
-    resume_run(tmp_path / "stopped", pytest.fail).train(lambda event: None)
+    run.close()
+    finish(resume_run(tmp_path / "stopped", pytest.fail))
     assert results(tmp_path / "stopped") == results(tmp_path / "whole")
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import lambda_replay as lr
-from lambda_replay.replay.cache import Cache, make_block
+from lambda_replay.replay.cache import Cache
+from lambda_replay.replay.critic import promote_slots
 from lambda_replay.replay.data import Block, Explanation
 from lambda_replay.replay.diagnostics import Metrics, describe_refresh, describe_samples
 from lambda_replay.replay.estimators import explain
 
 # State i has Q-values TABLE[i]; their maxima are 4, 2, 8, 6, 10, 0.
 TABLE = np.array([[4, 1], [2, 0], [3, 8], [6, 5], [10, 10], [0, -1]], dtype=np.float32)
+TABULAR = lr.QCritic(lambda states: TABLE[states[:, 0]])
 
 
 def frame(value: int) -> NDArray[np.uint8]:
@@ -40,13 +44,15 @@ def worked_memory() -> lr.ReplayMemory:
 
 def worked(spelling: str, slots: NDArray[np.int64], tail: int = 0) -> tuple[Cache, Block, Explanation]:
     memory = worked_memory()
-    block = make_block(memory, slots, memory.transitions(slots), lambda states: TABLE[states[:, 0]], discount=0.5)
+    blocks = promote_slots(memory, slots, discount=0.5, length=slots.shape[1] - 1 - tail)
+    block = TABULAR.evaluate(blocks)
     explanation = explain(lr.parse_estimator(spelling), block)
-    return Cache(memory, slots[:, : slots.shape[1] - 1 - tail], block, explanation), block, explanation
+    return Cache(blocks, block, explanation), block, explanation
 
 
-def describe(spelling: str, slots: NDArray[np.int64]) -> Metrics:
-    return describe_refresh(*worked(spelling, slots))
+def describe(spelling: str, slots: NDArray[np.int64], tail: int = 0) -> Metrics:
+    cache, _, _ = worked(spelling, slots, tail)
+    return cache.metrics
 
 
 ALL_SLOTS = np.array([[0, 1, 2, 3, 4, 5]])  # one block of five steps, of which the third is a closing slot
@@ -92,6 +98,26 @@ def test_traces_of_watkins() -> None:
     assert metrics["trace_length_mean"] == pytest.approx(5 / 4)
 
 
+def test_several_critics_count_alike() -> None:
+    # The second critic has the columns of TABLE swapped: to it the action of slot 1 is greedy.
+    # Traces 0, 0.8 and 0.8, 0.8; steps looked ahead 1, 1, 2, 1 and 2, 1, 2, 1.
+    _, block, _ = worked("watkins:0.8", ALL_SLOTS)
+    both = replace(block, q_values=np.stack([block.q_values, block.q_values[..., ::-1]]))
+    blocks = promote_slots(worked_memory(), ALL_SLOTS, discount=0.5, length=5)
+    metrics = Cache(blocks, both, explain(lr.parse_estimator("watkins:0.8"), both)).metrics
+    assert metrics["trace_mean"] == pytest.approx(0.6)
+    assert metrics["trace_cut_share"] == pytest.approx(1 / 4)
+    assert metrics["trace_length_mean"] == pytest.approx(11 / 8)
+    # Q(s, a) of the second: 1, 2, 6, 10; the mean of both in slots 0, 1, 3, 4: 2.5, 1, 5.5, 10
+    assert metrics["q_mean"] == pytest.approx(19 / 4)
+    lambdas = Cache(blocks, both, explain(lr.parse_estimator("bounded:1000"), both)).metrics
+    assert (lambdas["lambda_mean"], lambdas["lambda_share_1"]) == (1, 1)
+
+
+def test_a_cache_without_a_transition_has_nothing_to_say() -> None:
+    assert describe("peng:0.8", np.array([[2, 3]])) == {}
+
+
 def test_traces_of_a_lambda_of_zero_are_all_cut() -> None:
     metrics = describe("peng:0", ALL_SLOTS)
     assert metrics["trace_mean"] == 0
@@ -110,7 +136,8 @@ def test_lambdas_are_counted_at_transitions_only() -> None:
     # λ by slot: 0, 0.5, (1 at the closing slot), 1, 1
     cache, block, explanation = worked("median", ALL_SLOTS)
     lambdas = np.array([[0, 0.5, 1, 1, 1]], dtype=np.float32)
-    metrics = describe_refresh(cache, block, explanation._replace(lambdas=lambdas))
+    real = cache.is_transition
+    metrics = describe_refresh(cache.returns[real], cache.td_errors[real], block, explanation._replace(lambdas=lambdas))
     assert metrics["lambda_mean"] == pytest.approx(2.5 / 4)
     assert metrics["lambda_q10"] == pytest.approx(0.15)  # position 0.3 of 0, 0.5, 1, 1
     assert metrics["lambda_q50"] == pytest.approx(0.75)  # position 1.5
@@ -141,7 +168,7 @@ def test_metrics_are_plain_numbers() -> None:
 
 def test_a_tail_is_no_row_of_the_cache() -> None:
     """Blocks of three steps with a tail of two: the errors are those of slots 0 and 1 alone."""
-    metrics = describe_refresh(*worked("nstep:1", ALL_SLOTS, tail=2))
+    metrics = describe("nstep:1", ALL_SLOTS, tail=2)
     assert metrics["td_error_abs_mean"] == pytest.approx((2 + 2) / 2)
     assert metrics["return_mean"] == pytest.approx((2 + 2) / 2)
 
@@ -149,14 +176,16 @@ def test_a_tail_is_no_row_of_the_cache() -> None:
 def test_repeats_and_ages_of_samples() -> None:
     # Rows 0, 0, 1, 4 are slots 0, 0, 1, 4; the newest is 5: ages 5, 5, 4, 1. Three of four are different.
     cache, _, _ = worked("nstep:1", ALL_SLOTS)
-    metrics = describe_samples(cache, np.array([[0, 0], [1, 4]]), worked_memory().ages(ALL_SLOTS[:, :-1]))
+    slots = cache.slots[[0, 0, 1, 4]]
+    metrics = describe_samples(slots, worked_memory().ages(slots))
     assert metrics == pytest.approx({"sample_repeated_share": 1 / 4, "sample_age_mean": 15 / 4})
 
 
 def test_a_transition_in_two_blocks_is_repeated() -> None:
     slots = np.array([[0, 1, 2], [0, 1, 2]])
     cache, _, _ = worked("nstep:1", slots)
-    metrics = describe_samples(cache, np.array([[0, 2]]), worked_memory().ages(slots[:, :-1]))  # both are slot 0
+    drawn = cache.slots[[0, 2]]  # both are slot 0
+    metrics = describe_samples(drawn, worked_memory().ages(drawn))
     assert metrics == pytest.approx({"sample_repeated_share": 1 / 2, "sample_age_mean": 5})
 
 
@@ -167,9 +196,8 @@ def test_ages_are_counted_in_the_slot_s_own_stream_also_when_its_ring_has_wrappe
         memory.begin(frame(0), stream=stream)
         for _ in range(steps):
             memory.append(0, 0.0, frame(0), stream=stream)
-    slots = np.array([[2, 3], [0, 1], [4, 5]])
-    block = make_block(memory, slots, memory.transitions(slots), lambda states: TABLE[states[:, 0]], discount=0.5)
-    cache = Cache(memory, slots[:, :1], block, explain(lr.parse_estimator("nstep:1"), block))
+    blocks = promote_slots(memory, np.array([[2, 3], [0, 1], [4, 5]]), discount=0.5, length=1)
+    cache = lr.build_cache(blocks, TABULAR, lr.parse_estimator("nstep:1"))
     # numbers 2, 4 of stream 0 (newest 5) and 0 of stream 1 (newest 1): ages 3, 1, 1
-    metrics = describe_samples(cache, np.array([[0, 1, 2]]), memory.ages(slots[:, :1]))
+    metrics = describe_samples(cache.slots, blocks.ages[:, :1].reshape(-1))
     assert metrics == pytest.approx({"sample_repeated_share": 0, "sample_age_mean": 5 / 3})

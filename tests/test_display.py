@@ -28,7 +28,7 @@ def show(config: RunConfig, clock: Clock, *, is_terminal: bool, seconds_per_even
     """Everything printed by a whole run in which every event takes some seconds."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=is_terminal, width=100, color_system=None, legacy_windows=False)
-    loop = make_loop(config, [Scripted("....T......U", num_actions=3)])
+    loop = make_loop(config, [Scripted("....T......U", num_actions=3)]).loop
     with Display(config, loop, "the title", console) as display:
         for event in loop.run():
             clock.now += seconds_per_event
@@ -84,7 +84,7 @@ def test_plain_lines_come_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> 
     config = tiny_config("Scripted-v0")
     slow, _ = show(config, Clock(monkeypatch), is_terminal=False, seconds_per_event=10.0)
     quick, _ = show(config, Clock(monkeypatch), is_terminal=False, seconds_per_event=0.001)
-    events = len(list(make_loop(config, [Scripted("....T......U", num_actions=3)]).run()))
+    events = len(list(make_loop(config, [Scripted("....T......U", num_actions=3)]).loop.run()))
     assert len(slow.splitlines()) == events + 2
     assert len(quick.splitlines()) == 2
 
@@ -93,7 +93,7 @@ def test_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 100 of 400 steps in 20 seconds: 5 steps a second and a minute left."""
     clock = Clock(monkeypatch)
     config = tiny_config("Scripted-v0")
-    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    loop = make_loop(config, [Scripted(".", num_actions=3)]).loop
     display = Display(config, loop, "title", Console(file=io.StringIO()))
     assert " | – left" in display.line()  # nothing is known yet
     loop.step, clock.now = 100, clock.now + 20
@@ -104,7 +104,7 @@ def test_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_not_known_yet_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("Scripted-v0")
-    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    loop = make_loop(config, [Scripted(".", num_actions=3)]).loop
     line = Display(config, loop, "title", Console(file=io.StringIO())).line()
     assert "score (last 100) – | games 0 | ε 1 | loss – | mean |TD error| –" in line
 
@@ -147,7 +147,7 @@ def test_the_panel_on_a_terminal(monkeypatch: pytest.MonkeyPatch, changes: dict[
 def test_the_panel_shows_the_first_score_before_anything_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never a score beside "no game has ended yet"."""
     config = tiny_config("Scripted-v0")
-    loop = make_loop(config, [Scripted("....T", num_actions=3)])
+    loop = make_loop(config, [Scripted("....T", num_actions=3)]).loop
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, color_system=None, legacy_windows=False)
     with Display(config, loop, "the title", console) as display:
@@ -162,7 +162,7 @@ def test_the_panel_shows_the_first_score_before_anything_is_learnt(monkeypatch: 
 def test_a_title_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rich would take it for markup and for an emoji."""
     config = tiny_config("Scripted-v0")
-    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    loop = make_loop(config, [Scripted(".", num_actions=3)]).loop
     for is_terminal in (False, True):
         file = io.StringIO()
         console = Console(file=file, force_terminal=is_terminal, width=100, color_system=None, legacy_windows=False)
@@ -174,7 +174,7 @@ def test_a_title_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_panel_counts_down_to_the_next_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start at 100 and refresh every 50: at step 30 it is 70 away, at step 120 30, and at a refresh a whole window."""
     config = tiny_config("Scripted-v0")
-    loop = make_loop(config, [Scripted(".", num_actions=3)])
+    loop = make_loop(config, [Scripted(".", num_actions=3)]).loop
     for step, left in ((0, 100), (30, 70), (120, 30), (150, 50)):
         file = io.StringIO()
         console = Console(file=file, force_terminal=True, width=100, color_system=None, legacy_windows=False)

@@ -18,16 +18,20 @@ from small_runs import small_config, train_to_end
 from torch import Tensor, nn
 
 import lambda_replay
+from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.agents.run_settings import override
 from lambda_replay.cli import main
-from lambda_replay.config import RunConfig, override
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DivergenceError, EnvironmentFault
+from lambda_replay.learning.networks import make_network
 from lambda_replay.rundir.checkpoints import CHECKPOINTS, saved_steps
 from lambda_replay.rundir.directory import DIVERGED, WEIGHTS, RunLog, is_diverged, is_finished
 from lambda_replay.rundir.files import load_tensors, save_tensors
 from lambda_replay.rundir.verification import verify_run
 from lambda_replay.training.loop import Event, Learned
 from lambda_replay.training.policy import STOPPED_WEIGHTS, load_policy
-from lambda_replay.training.run import resume_run, start_run, train_run
+from lambda_replay.training.resuming import resume_run
+from lambda_replay.training.run import start_run, train_run
 
 Kind = Literal["burst", "concurrent", "dqn"]
 Part = Literal["values", "gradients"]
@@ -205,20 +209,32 @@ def test_library_users_can_tell_divergence_from_other_mistakes() -> None:
 # What is made of a diverged run later.
 
 
+def network_of(config: RunConfig, observation_shape: tuple[int, ...]) -> nn.Module:
+    """The config's own network for 2 actions, to be handed to a run so that it can be spoilt."""
+    assert isinstance(config.algorithm, DQNLambdaConfig)
+    return make_network(config.algorithm.network, config.state_shape(observation_shape), 2, seed=0)
+
+
+@torch.no_grad()
+def spoil(network: nn.Module) -> None:
+    for parameter in network.parameters():
+        parameter.mul_(math.nan)
+
+
 @pytest.fixture(scope="module")
 def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that diverged in its fourth window, so it has checkpoints."""
     run = tmp_path_factory.mktemp("late") / "run"
     config = config_of("burst", optimizer={"learning_rate": 1e-3})
-    training = start_run(run, config)
-    learner = training.agent.learner
+    network = network_of(config, (4,))
+    training = start_run(run, config, network)
 
-    def spoil(event: Event) -> None:
+    def spoil_late(event: Event) -> None:
         if event.step >= 300:
-            learner.load_weights({name: value * math.nan for name, value in learner.weights().items()})
+            spoil(network)
 
     with pytest.raises(DivergenceError):
-        training.train(spoil)
+        training.train(spoil_late)
     training.close()
     return run
 
@@ -346,7 +362,7 @@ def test_library_users_too_get_the_weights_of_the_moment_the_environment_failed(
     with pytest.raises(EnvironmentFault):
         run.train(lambda event: None)
     run.close()
-    learnt, kept = run.agent.learner.weights(), load_tensors(tmp_path / "run" / STOPPED_WEIGHTS)
+    learnt, kept = run.weights(), load_tensors(tmp_path / "run" / STOPPED_WEIGHTS)
     assert learnt.keys() == kept.keys()
     for name, value in learnt.items():
         assert_array_equal(kept[name], value)
@@ -357,14 +373,15 @@ def test_library_users_too_get_the_weights_of_the_moment_the_environment_failed(
 
 
 def test_weights_that_are_not_finite_are_not_kept_when_the_environment_fails(tmp_path: Path) -> None:
-    run = start_run(tmp_path / "run", tiny_config("environments:NanReward-v0", memory={"start": 60}))
-    learner = run.agent.learner
+    config = tiny_config("environments:NanReward-v0", memory={"start": 60})
+    network = network_of(config, (2,))
+    run = start_run(tmp_path / "run", config, network)
 
-    def spoil(event: Event) -> None:
+    def spoil_once_learnt(event: Event) -> None:
         if isinstance(event, Learned):
-            learner.load_weights({name: value * math.nan for name, value in learner.weights().items()})
+            spoil(network)
 
     with pytest.raises(EnvironmentFault):
-        run.train(spoil)
+        run.train(spoil_once_learnt)
     run.close()
     assert not (tmp_path / "run" / STOPPED_WEIGHTS).exists()

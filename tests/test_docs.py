@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,18 +51,30 @@ def test_every_deviation_that_the_source_refers_to_is_numbered() -> None:
             assert number in numbered, f"{path.name} refers to deviation {number}"
 
 
-def only_example(page: str) -> str:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-    return str(example)
+def examples(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run(example: str, page: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(example, page, "exec"), names)
+    return names
 
 
 def test_the_example_of_the_readme_runs() -> None:
-    example = only_example("README.md")
+    (example,) = examples("README.md")
     assert len(example.strip().splitlines()) <= 20
-    exec(compile(example, "README.md", "exec"), {})
+    run(example, "README.md")
 
 
 def test_the_estimator_on_the_library_page_runs() -> None:
-    names: dict[str, Any] = {}
-    exec(compile(only_example("docs/library.md"), "library.md", "exec"), names)
-    assert names["cache"].returns[names["cache"].is_transition].min() >= 1  # rewards are 1, values 0 or more
+    cache = run(examples("docs/library.md")[0], "library.md")["cache"]
+    assert cache.returns[cache.is_transition].min() >= 1  # rewards are 1, values 0 or more
+
+
+def test_the_critic_on_the_library_page_runs() -> None:
+    """λ = 0.7 of returns of which each step pays 1 and V is 0 or less: at most 1 / (1 − 0.9)."""
+    _, example = examples("docs/library.md")
+    cache = run(example, "library.md")["cache"]
+    assert cache.returns.max() < 10
+    assert len(np.unique(cache.returns)) > 50

@@ -18,7 +18,8 @@ from gymnasium import spaces
 from numpy.testing import assert_array_equal
 from small_runs import small_config, train_to_end
 
-from lambda_replay.config import RunConfig, override
+from lambda_replay.agents.run_settings import override
+from lambda_replay.config import RunConfig
 from lambda_replay.envs import make_environment
 from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.flicker import Flicker
@@ -276,8 +277,10 @@ def test_pictures_that_need_a_missing_package_are_one_sentence_and_the_game_goes
     assert_array_equal(plain.reset(3), watched.reset(3))
     assert_array_equal(plain.step(1).observation, watched.step(1).observation)
     monkeypatch.setitem(sys.modules, "pygame", None)
-    with pytest.raises(ConfigError, match="CartPole-v1 cannot be drawn: pygame is not installed"):
+    with pytest.raises(ConfigError) as caught:
         watched.render()
+    remedy = "install it with: pip install 'lambda-replay[classic]'."
+    assert str(caught.value) == f"drawing CartPole-v1 needs pygame, which is not installed; {remedy}"
     assert_array_equal(plain.step(0).observation, watched.step(0).observation)
 
 

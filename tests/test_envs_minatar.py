@@ -146,8 +146,10 @@ def test_unknown_games(game: str, sentence: str) -> None:
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minatar", None)
-    with pytest.raises(ConfigError, match=r"install lambda-replay\[minatar\]"):
+    with pytest.raises(ConfigError) as caught:
         MinAtar("breakout", MinAtarConfig())
+    remedy = "install it with: pip install 'lambda-replay[minatar]'."
+    assert str(caught.value) == f"minatar/breakout needs minatar, which is not installed; {remedy}"
 
 
 def test_playing_needs_no_plotting_library() -> None:

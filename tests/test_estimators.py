@@ -17,7 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import lambda_replay as lr
-from lambda_replay.replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import Block, Evaluation
 
 # Q*(λ) may say that it contracts only for small λ; its numbers are what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*may diverge:UserWarning")
@@ -87,7 +87,8 @@ def perturbed(rng: np.random.Generator, block: Block, k: int, t: int) -> Block:
     actions, behaviour_probs = block.actions.copy(), block.behaviour_probs.copy()
     q_values[k, first:] = rng.normal(scale=100, size=q_values[k, first:].shape)
     rewards[k, t + 1 :] += 100
-    taken = actions[k, t + 1 :] != NO_ACTION
+    assert block.is_step is not None
+    taken = block.is_step[k, t + 1 :]
     actions[k, t + 1 :][taken] = rng.integers(q_values.shape[-1], size=taken.sum())
     behaviour_probs[k, t + 1 :] = 0.5
     return replace(block, q_values=q_values, rewards=rewards, actions=actions, behaviour_probs=behaviour_probs)
@@ -102,9 +103,10 @@ def worked_block() -> Block:
         rewards=np.array([[10, -10, 20]], dtype=np.float32),
         discounts=np.array([[0.9, 0.9, 0]], dtype=np.float32),
         q_values=np.array([[[100, 50], [200, 150], [300, 250], [7, 8]]], dtype=np.float32),
-        actions=np.array([[0, 1, 0, NO_ACTION]]),
+        actions=np.array([[0, 1, 0, 0]]),
         behaviour_probs=np.ones((1, 4), dtype=np.float32),
         continues=np.array([[True, True, False]]),
+        is_step=np.array([[True, True, True, False]]),
     )
 
 
@@ -228,9 +230,10 @@ def two_step_block(rewards: list[float], second_value: float) -> Block:
         rewards=np.array([rewards], dtype=np.float32),
         discounts=np.array([[1, 0]], dtype=np.float32),
         q_values=np.array([[[0, 0], [second_value, second_value], [3, 4]]], dtype=np.float32),
-        actions=np.array([[0, 0, NO_ACTION]]),
+        actions=np.array([[0, 0, 0]]),
         behaviour_probs=np.ones((1, 3), dtype=np.float32),
         continues=np.array([[True, False]]),
+        is_step=np.array([[True, True, False]]),
     )
 
 
@@ -440,8 +443,10 @@ def test_blocks_do_not_read_one_another(spelling: str) -> None:
 def test_closing_slots_are_not_read(spelling: str) -> None:
     """Nothing but the Q-values of a truncated episode's final observation is read from a slot without an action."""
     block = random_block(np.random.default_rng(4), num_blocks=20, length=15, end_probability=0.3)
-    behaviour_probs = np.where(block.actions == NO_ACTION, np.float32(0), block.behaviour_probs)
-    changed = estimate(spelling, replace(block, behaviour_probs=behaviour_probs))
+    assert block.is_step is not None
+    behaviour_probs = np.where(block.is_step, block.behaviour_probs, np.float32(0))
+    actions = np.where(block.is_step, block.actions, -7)
+    changed = estimate(spelling, replace(block, behaviour_probs=behaviour_probs, actions=actions))
     real = block.is_transition
     assert_array_equal(changed[real], estimate(spelling, block)[real])
 
@@ -565,7 +570,7 @@ def test_the_largest_and_smallest_values_work(spelling: str) -> None:
 
 
 def test_any_function_of_a_block_is_an_estimator() -> None:
-    def rewards_alone(block: Block) -> NDArray[Any]:
+    def rewards_alone(block: Evaluation) -> NDArray[Any]:
         return block.rewards
 
     estimator: lr.Estimator = rewards_alone
@@ -621,9 +626,10 @@ def test_nineteen_state_random_walk(lambda_: float, step_size: float, expected: 
                 rewards=rewards,
                 discounts=continues.astype(np.float32),
                 q_values=np.take_along_axis(values, path, axis=1)[..., None],
-                actions=np.where(walking, 0, NO_ACTION),
+                actions=np.zeros(path.shape, dtype=np.int64),
                 behaviour_probs=np.ones(path.shape, dtype=np.float32),
                 continues=continues,
+                is_step=walking,
             )
         )
         for t in range(rewards.shape[1]):

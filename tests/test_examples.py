@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -13,13 +14,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lambda_replay import NO_ACTION
+import lambda_replay
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
 
 
 def test_there_is_an_example_for_each_library_that_the_readme_names() -> None:
     assert [path.stem for path in EXAMPLES] == ["jax_agent", "pytorch_agent", "sb3_agent"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_uses_public_names_alone(path: Path) -> None:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    ours = [(alias.name, alias.asname) for alias in imported if alias.name.startswith("lambda_replay")]
+    assert ours == [("lambda_replay", "lr")]
+    assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and "lambda_replay" in str(node.module)]
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "lr"}
+    assert used
+    assert used <= set(lambda_replay.__all__)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -72,18 +85,18 @@ def test_terminal_observations_of_sb3_reach_the_memory(sb3_agent: Any) -> None:
     assert memory.observations[:10, 0].tolist() == [100, 101, 102, 103, 200, 201, 202, 203, 300, 301]
     assert memory.rewards[:10].tolist() == [1, 2, 3, 0, 1, 2, 3, 0, 1, 0]
     assert np.flatnonzero(memory.terminated[:10]).tolist() == [2, 6]
-    assert np.flatnonzero(memory.actions[:10] == NO_ACTION).tolist() == [3, 7, 9]
+    assert np.flatnonzero(~memory.is_step[:10]).tolist() == [3, 7, 9]
 
 
 def test_a_time_limit_truncates_and_does_not_terminate(sb3_agent: Any) -> None:
     memory = play(sb3_agent, gym.wrappers.TimeLimit(Counting(), 2), 5)
     assert memory.observations[:8, 0].tolist() == [100, 101, 102, 200, 201, 202, 300, 301]
     assert not memory.terminated.any()
-    assert np.flatnonzero(memory.actions[:8] == NO_ACTION).tolist() == [2, 5, 7]
+    assert np.flatnonzero(~memory.is_step[:8]).tolist() == [2, 5, 7]
 
 
 def test_learning_again_begins_a_new_episode(sb3_agent: Any) -> None:
     memory = play(sb3_agent, Counting(), 2, 2)
     assert memory.observations[:6, 0].tolist() == [100, 101, 102, 200, 201, 202]
     assert not memory.terminated.any()
-    assert np.flatnonzero(memory.actions[:6] == NO_ACTION).tolist() == [2, 5]
+    assert np.flatnonzero(~memory.is_step[:6]).tolist() == [2, 5]

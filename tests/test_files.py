@@ -15,20 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from lambda_replay.errors import DamageError
+from lambda_replay.rundir.atomic import replacing, write_atomically
 from lambda_replay.rundir.files import (
     VOUCHER,
     checksum,
     file_checksum,
+    has_type,
     load_tensor_file,
     load_tensors,
     parse_tensors,
     read_json,
-    replacing,
     save_tensors,
     set_aside,
-    write_atomically,
 )
 
 TENSORS = {
@@ -237,3 +238,36 @@ def test_a_checksum_of_a_beginning_needs_all_of_it(tmp_path: Path) -> None:
     assert file_checksum(path, 3) == checksum(b"3", b"abc")
     path.write_bytes(b"ab")
     assert file_checksum(path, 3) != checksum(b"3", b"abc")
+
+
+class Inner(TypedDict):
+    b: float
+
+
+class Outer(TypedDict):
+    a: list[Inner]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fits"),
+    [
+        (1, int, True),
+        (True, int, False),
+        (1, float, True),
+        (1.0, int, False),
+        (False, float, False),
+        ([1, 2], list[int], True),
+        ([], list[int], True),
+        ([1, "2"], list[int], False),
+        ({"b": 1}, Inner, True),
+        ({"b": 1, "c": 2}, Inner, False),
+        ({}, Inner, False),
+        ({"x": 1, "y": 2}, dict[str, int], True),
+        ({"x": "1"}, dict[str, int], False),
+        (None, Inner, False),
+        ({"a": [{"b": 1.5}]}, Outer, True),
+        ({"a": [{"b": "1.5"}]}, Outer, False),
+    ],
+)
+def test_plain_values_have_a_type_to_the_letter(value: Any, kind: Any, fits: bool) -> None:
+    assert has_type(value, kind) == fits

@@ -8,8 +8,8 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 
+from lambda_replay.agents.run_settings import override
 from lambda_replay.cli import main
-from lambda_replay.config import override
 from lambda_replay.training.presets import make_config
 from lambda_replay.training.run import train_run
 

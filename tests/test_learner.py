@@ -1,10 +1,11 @@
-"""The learner: gradient steps against a literal Adam in float64, and what it keeps and restores."""
+"""The learner: gradient steps against a literal Adam in float64; the network it trains, its copies and its device."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 
 from lambda_replay.config import NetworkConfig, OptimizerConfig
 from lambda_replay.errors import ConfigError, DivergenceError
-from lambda_replay.learning.learner import Learner, find_device
+from lambda_replay.learning.device import QNetwork, find_device
+from lambda_replay.learning.learner import Learner
 from lambda_replay.learning.networks import make_network
 from lambda_replay.replay.data import Minibatch
 from lambda_replay.rundir.files import load_tensors, save_tensors
@@ -26,10 +28,21 @@ Loss = Literal["squared", "huber"]
 NUM_INPUTS, NUM_ACTIONS, BATCH = 3, 2, 4
 
 
-def linear_learner(seed: int = 0, **config: Any) -> Learner:
+class Trained(NamedTuple):
+    """A network with the learner that trains it."""
+
+    network: QNetwork
+    learner: Learner
+
+
+def trained(module: nn.Module, **config: Any) -> Trained:
+    network = QNetwork(module, CPU)
+    return Trained(network, Learner(network, OptimizerConfig(batch_size=BATCH, **config)))
+
+
+def linear(seed: int = 0, **config: Any) -> Trained:
     """Q(s, ·) = W s + b, nothing hidden."""
-    network = make_network(NetworkConfig(kind="mlp", hidden=()), (1, NUM_INPUTS), NUM_ACTIONS, seed)
-    return Learner(network, OptimizerConfig(batch_size=BATCH, **config), CPU)
+    return trained(make_network(NetworkConfig(kind="mlp", hidden=()), (1, NUM_INPUTS), NUM_ACTIONS, seed), **config)
 
 
 def minibatches(count: int, seed: int = 0, scale: float = 2.0, batch_size: int = BATCH) -> list[Minibatch]:
@@ -46,7 +59,7 @@ def minibatches(count: int, seed: int = 0, scale: float = 2.0, batch_size: int =
 
 
 def own_module(seed: int = 0) -> nn.Module:
-    """A user's network, which knows nothing of ours: the same function as the linear learner's, through autograd."""
+    """A user's network, which knows nothing of ours: the same function as the linear one, through autograd."""
     ours = make_network(NetworkConfig(kind="mlp", hidden=()), (1, NUM_INPUTS), NUM_ACTIONS, seed)
     network = nn.Sequential(nn.Flatten(), nn.Linear(NUM_INPUTS, NUM_ACTIONS))
     with torch.no_grad():
@@ -55,15 +68,15 @@ def own_module(seed: int = 0) -> nn.Module:
     return network
 
 
-def parameters(learner: Learner) -> list[Doubles]:
-    return [value.double().numpy().copy() for value in learner.weights().values()]
+def parameters(network: QNetwork) -> list[Doubles]:
+    return [value.double().numpy().copy() for value in network.weights().values()]
 
 
 def clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def assert_same_weights(one: Learner, other: Learner) -> None:
+def assert_same_weights(one: QNetwork, other: QNetwork) -> None:
     for (name, left), right in zip(one.weights().items(), other.weights().values(), strict=True):
         assert torch.equal(left, right), name
 
@@ -124,19 +137,19 @@ def test_a_step_by_hand() -> None:
     Loss 9; dL/dQ = −6; the gradient of row 1 is (−6, −12, 0), of its bias −6. Adam's first step moves each parameter by
     α·g/(|g| + ε) = α·sign(g), up to ε: W₁ = (0.1, 0.1, 0), b₁ = 0.1.
     """
-    learner = linear_learner(learning_rate=0.1, epsilon=1e-8)
-    learner.load_weights({name: torch.zeros_like(value) for name, value in learner.weights().items()})
+    network, learner = linear(learning_rate=0.1, epsilon=1e-8)
+    network.load_weights({name: torch.zeros_like(value) for name, value in network.weights().items()})
     states = np.array([[[1.0, 2.0, 0.0]]], dtype=np.float32)
     summary = learner.train([Minibatch(states, np.array([1]), np.array([3.0], dtype=np.float32), rows=np.array([0]))])
     assert tuple(summary) == (9.0, 3.0, 0.0)
-    weight, bias = parameters(learner)
+    weight, bias = parameters(network)
     assert_allclose(weight, np.array([[0, 0, 0], [0.1, 0.1, 0]]), atol=1e-6)
     assert_allclose(bias, np.array([0, 0.1]), atol=1e-6)
 
 
 def test_the_summary_is_the_mean_over_all_samples_each_before_its_own_step() -> None:
-    learner = linear_learner(learning_rate=0.05)
-    literal = LiteralAdam(parameters(learner), OptimizerConfig(learning_rate=0.05))
+    network, learner = linear(learning_rate=0.05)
+    literal = LiteralAdam(parameters(network), OptimizerConfig(learning_rate=0.05))
     batches = minibatches(5)
     expected = np.mean([literal.update(batch) for batch in batches], axis=0)
     assert_allclose(learner.train(batches), expected, rtol=1e-5)
@@ -159,12 +172,12 @@ CONFIGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("is_own", [False, True], ids=["our gradients", "autograd"])
 def test_updates_are_those_of_a_literal_adam(config: dict[str, Any], is_own: bool) -> None:
     config = {"learning_rate": 0.02, **config}
-    learner = Learner(own_module(), OptimizerConfig(**config), CPU) if is_own else linear_learner(**config)
-    literal = LiteralAdam(parameters(learner), OptimizerConfig(**config))
+    network, learner = trained(own_module(), **config) if is_own else linear(**config)
+    literal = LiteralAdam(parameters(network), OptimizerConfig(**config))
     for batch in minibatches(10):
         expected = literal.update(batch)
         assert_allclose(learner.train([batch]), expected, rtol=1e-4, atol=1e-6)
-        for found, wanted in zip(parameters(learner), literal.values, strict=True):
+        for found, wanted in zip(parameters(network), literal.values, strict=True):
             assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -173,9 +186,9 @@ def test_updates_are_those_of_a_literal_adam(config: dict[str, Any], is_own: boo
 def test_updates_of_every_network_are_those_of_torch(state_shape: tuple[int, ...], loss: Loss) -> None:
     """Against torch's own losses, autograd, clipping and Adam."""
     config = OptimizerConfig(learning_rate=1e-3, loss=loss, max_grad_norm=0.7)
-    network = make_network(NetworkConfig(), state_shape, 3, seed=1)
+    network = QNetwork(make_network(NetworkConfig(), state_shape, 3, seed=1), CPU)
     theirs = make_network(NetworkConfig(), state_shape, 3, seed=1)
-    learner = Learner(network, config, CPU)
+    learner = Learner(network, config)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-3, eps=config.epsilon)
     rng = np.random.default_rng(2)
     for _ in range(4):
@@ -190,22 +203,22 @@ def test_updates_of_every_network_are_those_of_torch(state_shape: tuple[int, ...
         nn.utils.clip_grad_norm_(theirs.parameters(), 0.7)
         adam.step()
     for name, value in theirs.state_dict().items():
-        torch.testing.assert_close(learner.weights()[name], value, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(network.weights()[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_one_call_with_many_minibatches_is_many_calls_with_one() -> None:
-    together, apart = linear_learner(), linear_learner()
-    together.train(minibatches(6))
+    together, apart = linear(), linear()
+    together.learner.train(minibatches(6))
     for batch in minibatches(6):
-        apart.train([batch])
-    assert_same_weights(together, apart)
+        apart.learner.train([batch])
+    assert_same_weights(together.network, apart.network)
 
 
 def test_q_values_are_the_networks() -> None:
-    learner = linear_learner()
-    weight, bias = parameters(learner)
+    network, _ = linear()
+    weight, bias = parameters(network)
     states = minibatches(1)[0].states
-    q_values = learner.q_values(states)
+    q_values = network(states)
     assert (q_values.shape, q_values.dtype) == ((BATCH, NUM_ACTIONS), np.dtype(np.float32))
     assert_allclose(q_values, states[:, 0] @ weight.T + bias, rtol=1e-5)
 
@@ -213,20 +226,20 @@ def test_q_values_are_the_networks() -> None:
 def test_how_a_parameter_lies_in_memory_changes_nothing() -> None:
     """A user's network may hold its filters with the channels last."""
 
-    def trained(memory_format: torch.memory_format) -> Learner:
+    def trained_in(memory_format: torch.memory_format) -> QNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            network = nn.Sequential(nn.Flatten(1, 2), nn.Conv2d(6, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
-        network[1].to(memory_format=memory_format)  # type: ignore[call-overload]
-        learner = Learner(network, OptimizerConfig(learning_rate=1e-2), CPU)
+            module = nn.Sequential(nn.Flatten(1, 2), nn.Conv2d(6, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+        module[1].to(memory_format=memory_format)  # type: ignore[call-overload]
+        network, learner = trained(module, learning_rate=1e-2)
         rng = np.random.default_rng(0)
         for _ in range(5):
             states = rng.normal(size=(4, 2, 3, 5, 5)).astype(np.float32)
             returns = rng.normal(size=4).astype(np.float32)
             learner.train([Minibatch(states, np.array([0, 1, 2, 0]), returns, np.arange(4))])
-        return learner
+        return network
 
-    one, other = trained(torch.contiguous_format), trained(torch.channels_last)
+    one, other = trained_in(torch.contiguous_format), trained_in(torch.channels_last)
     for left, right in zip(one.weights().values(), other.weights().values(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
 
@@ -240,15 +253,15 @@ def test_how_a_parameter_lies_in_memory_changes_nothing() -> None:
 def test_nothing_is_broadcast_in_silence(returns: NDArray[np.float32]) -> None:
     batch = minibatches(1)[0]
     with pytest.raises(AssertionError):
-        linear_learner().train([Minibatch(batch.states, batch.actions, returns, batch.rows)])
+        linear().learner.train([Minibatch(batch.states, batch.actions, returns, batch.rows)])
 
 
 def test_minibatches_are_only_read() -> None:
     batch = minibatches(1)[0]
     before = [array.copy() for array in (batch.states, batch.actions, batch.returns)]
-    learner = linear_learner()
+    network, learner = linear()
     learner.train([batch])
-    learner.q_values(batch.states)
+    network(batch.states)
     for array, copy in zip((batch.states, batch.actions, batch.returns), before, strict=True):
         assert_array_equal(array, copy)
 
@@ -256,26 +269,26 @@ def test_minibatches_are_only_read() -> None:
 def test_states_may_lie_in_memory_as_they_like() -> None:
     batch = minibatches(1)[0]
     reversed_states = batch.states[:, :, ::-1].copy()[:, :, ::-1]
-    one, other = linear_learner(), linear_learner()
-    assert_array_equal(one.q_values(batch.states), other.q_values(reversed_states))
-    one.train([batch])
-    other.train([Minibatch(reversed_states, batch.actions, batch.returns, batch.rows)])
-    assert_same_weights(one, other)
+    one, other = linear(), linear()
+    assert_array_equal(one.network(batch.states), other.network(reversed_states))
+    one.learner.train([batch])
+    other.learner.train([Minibatch(reversed_states, batch.actions, batch.returns, batch.rows)])
+    assert_same_weights(one.network, other.network)
 
 
 def test_a_parameter_that_is_not_used_stays_as_it_is() -> None:
-    network = own_module()
-    network.unused = nn.Parameter(torch.ones(3))
-    learner = Learner(network, OptimizerConfig(learning_rate=0.1), CPU)
+    module = own_module()
+    module.unused = nn.Parameter(torch.ones(3))
+    network, learner = trained(module, learning_rate=0.1)
     learner.train(minibatches(3))
-    assert learner.weights()["unused"].tolist() == [1, 1, 1]
+    assert network.weights()["unused"].tolist() == [1, 1, 1]
 
 
 def test_the_global_random_state_is_left_alone() -> None:
     before = torch.get_rng_state()
-    learner = linear_learner()
+    network, learner = linear()
     learner.train(minibatches(3))
-    learner.q_values(minibatches(1)[0].states)
+    network(minibatches(1)[0].states)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -289,7 +302,7 @@ def test_training_leaves_the_callers_arithmetic_as_it_was() -> None:
     torch.set_flush_denormal(False)
     try:
         assert not is_flushed()
-        linear_learner().train(minibatches(2))
+        linear().learner.train(minibatches(2))
         assert not is_flushed()
     finally:
         torch.set_flush_denormal(False)
@@ -298,11 +311,11 @@ def test_training_leaves_the_callers_arithmetic_as_it_was() -> None:
 def test_gradient_clipping_bounds_the_first_step_of_plain_descent() -> None:
     """With β₁ = β₂ = 0 and ε far above |g|, Adam's step is α·g/ε, so its length shows the clipped norm."""
     for bound, is_clipped in ((0.01, True), (1e6, False)):
-        learner = linear_learner(learning_rate=1.0, beta1=0.0, beta2=0.0, epsilon=1e6, max_grad_norm=bound)
-        before = parameters(learner)
-        learner.load_weights({name: value * 0 for name, value in learner.weights().items()})
+        network, learner = linear(learning_rate=1.0, beta1=0.0, beta2=0.0, epsilon=1e6, max_grad_norm=bound)
+        before = parameters(network)
+        network.load_weights({name: value * 0 for name, value in network.weights().items()})
         learner.train(minibatches(1, scale=100.0))
-        after = parameters(learner)
+        after = parameters(network)
         norm = 1e6 * np.sqrt(sum(float((value**2).sum()) for value in after))
         assert (norm == pytest.approx(0.01, rel=1e-3)) == is_clipped
         assert len(before) == len(after)
@@ -314,62 +327,89 @@ def test_gradient_clipping_bounds_the_first_step_of_plain_descent() -> None:
 @pytest.mark.parametrize("updates_before", [0, 5])
 def test_restored_from_files_it_goes_on_exactly(tmp_path: Path, updates_before: int) -> None:
     config: dict[str, Any] = {"learning_rate": 0.02, "max_grad_norm": 1.0}
-    learner = linear_learner(**config)
+    network, learner = linear(**config)
     if updates_before:
         learner.train(minibatches(updates_before))
-    save_tensors(tmp_path / "weights", learner.weights())
+    save_tensors(tmp_path / "weights", network.weights())
     save_tensors(tmp_path / "optimizer", learner.optimizer_state())
     expected = learner.train(minibatches(5, seed=9))
 
-    restored = linear_learner(seed=99, **config)
-    restored.load_weights(load_tensors(tmp_path / "weights"))
-    restored.load_optimizer_state(load_tensors(tmp_path / "optimizer"))
-    assert restored.train(minibatches(5, seed=9)) == expected
-    assert_same_weights(learner, restored)
+    restored = linear(seed=99, **config)
+    restored.network.load_weights(load_tensors(tmp_path / "weights"))
+    restored.learner.load_optimizer_state(load_tensors(tmp_path / "optimizer"))
+    assert restored.learner.train(minibatches(5, seed=9)) == expected
+    assert_same_weights(network, restored.network)
     for name, value in learner.optimizer_state().items():
-        assert torch.equal(value, restored.optimizer_state()[name]), name
+        assert torch.equal(value, restored.learner.optimizer_state()[name]), name
 
 
 def test_without_the_optimizers_state_it_does_not(tmp_path: Path) -> None:
-    learner = linear_learner(learning_rate=0.02)
+    network, learner = linear(learning_rate=0.02)
     learner.train(minibatches(5))
-    other = linear_learner(learning_rate=0.02)
-    other.load_weights(clones(learner.weights()))
+    other = linear(learning_rate=0.02)
+    other.network.load_weights(clones(network.weights()))
     learner.train(minibatches(1, seed=9))
-    other.train(minibatches(1, seed=9))
-    assert not all(torch.equal(value, other.weights()[name]) for name, value in learner.weights().items())
+    other.learner.train(minibatches(1, seed=9))
+    assert not all(torch.equal(value, other.network.weights()[name]) for name, value in network.weights().items())
 
 
 def test_weights_of_another_network_are_refused() -> None:
-    learner = linear_learner()
+    network, _ = linear()
     for hidden, inputs in (((4,), NUM_INPUTS), ((), NUM_INPUTS + 1)):
-        network = make_network(NetworkConfig(kind="mlp", hidden=hidden), (1, inputs), NUM_ACTIONS, seed=0)
+        other = make_network(NetworkConfig(kind="mlp", hidden=hidden), (1, inputs), NUM_ACTIONS, seed=0)
         with pytest.raises(ConfigError, match="another network"):
-            learner.load_weights(dict(network.state_dict()))
+            network.load_weights(dict(other.state_dict()))
 
 
-def test_a_frozen_copy_stays_until_it_is_copied_to() -> None:
-    learner = linear_learner()
-    target = learner.frozen_copy()
-    states = minibatches(1)[0].states
-    before = learner.q_values(states)
+def test_weights_are_a_copy_that_training_does_not_change() -> None:
+    network, learner = linear()
+    weights = network.weights()
+    before = clones(weights)
     learner.train(minibatches(4))
-    assert_array_equal(target.q_values(states), before)
-    assert (learner.q_values(states) != before).any()
-    learner.copy_weights_to(target)
-    assert_array_equal(target.q_values(states), learner.q_values(states))
+    assert all(torch.equal(value, before[name]) for name, value in weights.items())
+    assert not all(torch.equal(value, before[name]) for name, value in network.weights().items())
+
+
+def test_a_copy_stays_until_it_is_copied_to() -> None:
+    network, learner = linear()
+    target = network.copy()
+    states = minibatches(1)[0].states
+    before = network(states)
+    learner.train(minibatches(4))
+    assert_array_equal(target(states), before)
+    assert (network(states) != before).any()
+    network.copy_weights_to(target)
+    assert_array_equal(target(states), network(states))
     learner.train(minibatches(1))
-    assert (target.q_values(states) != learner.q_values(states)).any()
+    assert (target(states) != network(states)).any()
 
 
 def test_a_copy_does_not_disturb_training() -> None:
-    alone, copied = linear_learner(), linear_learner()
-    target = copied.frozen_copy()
+    alone, copied = linear(), linear()
+    target = copied.network.copy()
     for batch in minibatches(4):
-        alone.train([batch])
-        copied.train([batch])
-        copied.copy_weights_to(target)
-    assert_same_weights(alone, copied)
+        alone.learner.train([batch])
+        copied.learner.train([batch])
+        copied.network.copy_weights_to(target)
+    assert_same_weights(alone.network, copied.network)
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["our network", "a user's"])
+def test_a_network_is_in_training_mode_during_gradient_steps_alone(is_own: bool) -> None:
+    """Our own networks compute the same in both modes, so they stay in one."""
+    network, learner = trained(own_module()) if is_own else linear()
+    modes: list[bool] = []
+
+    def noting() -> Iterator[Minibatch]:
+        for batch in minibatches(3):
+            modes.append(network.module.training)
+            yield batch
+
+    assert not network.module.training
+    learner.train(noting())
+    assert modes == [is_own] * 3
+    assert not network.module.training
+    assert not network.copy().module.training
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------
@@ -403,9 +443,11 @@ def test_a_device_that_is_not_available_is_one_sentence(
     assert "use cpu or auto" in str(caught.value)
 
 
-def test_the_learner_is_on_the_device_it_was_given() -> None:
-    assert linear_learner().device == CPU
-    assert all(value.device == CPU for value in linear_learner().weights().values())
+def test_a_network_is_on_the_device_it_was_given() -> None:
+    network, _ = linear()
+    assert network.device == network.copy().device == CPU
+    assert all(value.device == CPU for value in network.weights().values())
+    assert network.tensor(np.zeros(3)).device == CPU
 
 
 # Divergence
@@ -423,14 +465,14 @@ def scaled(batches: list[Minibatch], states: float, returns: float) -> list[Mini
 )
 def test_a_summary_that_is_not_finite_is_divergence(returns: float, what: str) -> None:
     """An error of 1e30 has a square of 1e60, which float32 does not hold."""
-    learner = linear_learner(loss="squared")
+    _, learner = linear(loss="squared")
     with pytest.raises(DivergenceError, match=f"^{what} not finite: training diverged; lower the learning rate"):
         learner.train(scaled(minibatches(1), 1.0, returns))
 
 
 def test_values_that_are_not_finite_are_named_before_what_follows_from_them() -> None:
-    learner = linear_learner()
-    learner.load_weights({name: value + np.inf for name, value in learner.weights().items()})
+    network, learner = linear()
+    network.load_weights({name: value + np.inf for name, value in network.weights().items()})
     with pytest.raises(DivergenceError, match=r"^the weights are not finite"):
         learner.check_finite()
     with pytest.raises(DivergenceError, match=r"^the Q-values are not finite"):
@@ -439,9 +481,9 @@ def test_values_that_are_not_finite_are_named_before_what_follows_from_them() ->
 
 def test_a_second_moment_that_overflows_is_divergence_though_the_weights_are_finite() -> None:
     """A gradient of about 1e23 has a square that float32 does not hold: Adam would not move that weight ever again."""
-    learner = linear_learner(loss="squared")
+    network, learner = linear(loss="squared")
     learner.check_finite()
     learner.train(scaled(minibatches(1, scale=1.0), 1e5, 1e18))
-    assert all(bool(value.isfinite().all()) for value in learner.weights().values())
+    assert all(bool(value.isfinite().all()) for value in network.weights().values())
     with pytest.raises(DivergenceError, match=r"^Adam's moments are not finite"):
         learner.check_finite()

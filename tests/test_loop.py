@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,22 @@ from environments import (
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from lambda_replay.agents import make_agent
-from lambda_replay.agents.epsilon_greedy import Actor
-from lambda_replay.config import ExplorationConfig, RunConfig
+from lambda_replay.agents.epsilon_greedy import epsilon_greedy
+from lambda_replay.agents.protocol import Acted, Tensors
+from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec, Step
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.errors import EnvironmentFault
+from lambda_replay.learning.device import QNetwork, find_device
 from lambda_replay.learning.learner import Learner, TrainingSummary
-from lambda_replay.randomness import RandomStreams, make_streams
-from lambda_replay.replay.data import NO_ACTION
+from lambda_replay.randomness import make_streams
+from lambda_replay.replay.critic import QFunction
+from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.replay.memory import ReplayMemory
-from lambda_replay.training.loop import Boundary, GameEnd, Learned, Loop, PlayedGame, play
+from lambda_replay.training.assembly import Assembly
+from lambda_replay.training.loop import Boundary, GameEnd, Learned, Loop
+from lambda_replay.training.playing import PlayedGame, make_memory, play, play_block, store
+from lambda_replay.training.worker import Worker
 
 NUM_ACTIONS = 3
 SCRIPT = "....T......U...L..T..."  # games of 5, 7 and 7 steps, the last one with two lives, and so on
@@ -49,14 +55,14 @@ def scripted_config(**changes: Any) -> RunConfig:
     return tiny_config("Scripted-v0", **values)
 
 
-def run_on_tape(config: RunConfig, script: str = SCRIPT) -> tuple[Tape, Loop, list[Any]]:
-    """The tape, the loop after its end, and all events."""
+def run_on_tape(config: RunConfig, script: str = SCRIPT) -> tuple[Tape, Assembly, list[Any]]:
+    """The tape, everything after the loop's end, and all events."""
     tape = Tape()
     environments: list[Environment] = [
         Scripted(script, NUM_ACTIONS, first_observation=1 + 1_000 * stream, tape=tape) for stream in range(config.envs)
     ]
-    loop = make_loop(config, environments, TapeNetwork(tape, NUM_ACTIONS, config.memory.history))
-    return tape, loop, list(loop.run())
+    assembly = make_loop(config, environments, TapeNetwork(tape, NUM_ACTIONS, config.memory.history))
+    return tape, assembly, list(assembly.loop.run())
 
 
 def outline(tape: Tape) -> list[Any]:
@@ -66,8 +72,8 @@ def outline(tape: Tape) -> list[Any]:
 
 def stored_steps(memory: ReplayMemory, stream: int = 0) -> NDArray[np.intp]:
     """Slots of the stream's transitions, in the order of time; the ring has not wrapped."""
-    slots = stream * memory.ring + np.arange(memory.written[stream])
-    return slots[memory.actions[slots] != NO_ACTION]
+    slots = memory.ring.slot(stream, np.arange(memory.written[stream]))
+    return slots[memory.is_step[slots]]
 
 
 # --- Algorithm 1 ------------------------------------------------------------------------------------------------------
@@ -125,23 +131,23 @@ def test_no_updates_beyond_the_last_step_and_none_without_a_start() -> None:
 def test_epsilon_and_the_stored_probability_of_every_step() -> None:
     """μ(a|s) = ε/3 + (1−ε)·[a greedy], with ε on the ramp that counts from step 0; uniform before the start."""
     config = scripted_config()
-    tape, loop, _ = run_on_tape(config)
-    slots = stored_steps(loop.agent.memory)
-    actions, probs = loop.agent.memory.actions[slots], loop.agent.memory.behaviour_probs[slots]
+    tape, (_, agent, memory, _), _ = run_on_tape(config)
+    slots = stored_steps(memory)
+    actions, probs = memory.actions[slots], memory.behaviour_probs[slots]
     acting = [q_values for kind, *rest in tape if kind == "q" and len(q_values := rest[1]) == 1]
     assert [action for kind, *rest in tape if kind == "step" for action in rest] == actions.tolist()
     assert_allclose(probs[:20], 1 / 3, rtol=1e-6)
     assert len(acting) == 40
     for step, q_values in zip(range(20, 60), acting, strict=True):
         epsilon = max(0.1, 0.9 - 0.8 * step / 50)
-        assert loop.agent.actor.epsilon(step) == pytest.approx(epsilon)
+        assert agent.describe(step) == {"epsilon": pytest.approx(epsilon)}
         is_greedy = actions[step] == q_values[0].argmax()
         assert probs[step] == pytest.approx(epsilon / 3 + (1 - epsilon) * is_greedy, rel=1e-5)
 
 
 def test_the_start_is_random_and_what_follows_greedy_without_epsilon() -> None:
-    tape, loop, _ = run_on_tape(scripted_config(exploration={"start": 0.0, "end": 0.0}))
-    actions = loop.agent.memory.actions[stored_steps(loop.agent.memory)]
+    tape, (_, _, memory, _), _ = run_on_tape(scripted_config(exploration={"start": 0.0, "end": 0.0}))
+    actions = memory.actions[stored_steps(memory)]
     assert set(actions[:20]) == {0, 1, 2}
     acting = [rest[1] for kind, *rest in tape if kind == "q" and len(rest[1]) == 1]
     assert_array_equal(actions[20:], [q_values[0].argmax() for q_values in acting])
@@ -149,8 +155,7 @@ def test_the_start_is_random_and_what_follows_greedy_without_epsilon() -> None:
 
 def test_only_transitions_of_the_memory_are_learnt_from() -> None:
     """Never a closing slot, and never an observation that had not been seen by then."""
-    tape, loop, _ = run_on_tape(scripted_config(cache={"size": 100, "updates": 20}))
-    memory = loop.agent.memory
+    tape, (_, _, memory, _), _ = run_on_tape(scripted_config(cache={"size": 100, "updates": 20}))
     has_action = memory.observations[stored_steps(memory), 0]
     newest, num_learnt = 0, 0
     for kind, *rest in tape:
@@ -172,8 +177,7 @@ def test_returns_are_frozen_at_the_refresh(monkeypatch: pytest.MonkeyPatch, tail
     config = scripted_config(
         steps=120, discount=0.9, estimator="peng:0.8", cache={"size": 8, "block_length": 8, "tail": tail}
     )  # one block a refresh, so that its states are on the tape in order
-    tape, loop, _ = run_on_tape(config, script)
-    memory = loop.agent.memory
+    tape, (_, _, memory, _), _ = run_on_tape(config, script)
     first_slots: dict[float, int] = {}  # by the observation's number; the end of a life has its number twice
     for slot in stored_steps(memory):
         first_slots[float(memory.observations[slot, 0])] = int(slot)
@@ -200,7 +204,7 @@ def literal_peng(
     reward = float(memory.rewards[slot])
     if memory.terminated[slot]:
         return reward
-    if memory.actions[slot + 1] == NO_ACTION:  # truncated
+    if not memory.is_step[slot + 1]:  # truncated
         return reward + discount * float(values[1])
     following = literal_peng(memory, slot + 1, values[1:], discount, lambda_)
     return reward + discount * ((1 - lambda_) * float(values[1]) + lambda_ * following)
@@ -236,9 +240,9 @@ def test_priority_falls_linearly_to_zero_at_the_last_step() -> None:
 
 
 def test_a_refresh_asks_for_a_bounded_number_of_states_at_once() -> None:
-    tape, loop, _ = run_on_tape(scripted_config(cache={"size": 400}))
+    tape, _, _ = run_on_tape(scripted_config(cache={"size": 400}))
     sizes = [len(rest[0]) for kind, *rest in tape if kind == "q"]
-    chunk = loop.agent.learner.chunk_size
+    chunk = QNetwork(TapeNetwork(Tape()), find_device("cpu")).chunk_size
     assert max(sizes) <= chunk < 80 * 6
     assert sum(size for size in sizes if size > 1) == 4 * 80 * 6  # four refreshes of 80 blocks of 5 + 1 states
 
@@ -250,9 +254,8 @@ def test_a_lost_life_is_a_new_episode_for_learning_and_nothing_else() -> None:
     """Script ..L.LT: one game of 6 steps with three lives, of 3, 2 and 1 steps."""
     config = scripted_config(steps=12, memory={"history": 2, "start": 12})
     environment = Scripted("..L.LT", NUM_ACTIONS)
-    loop = make_loop(config, [environment])
+    loop, _, memory, _ = make_loop(config, [environment])
     games = [event for event in loop.run() if isinstance(event, GameEnd)]
-    memory = loop.agent.memory
 
     # One reset per game, the one after the last game included; observations 1 … 7 are the first game's.
     assert len(environment.seeds) == 3
@@ -263,7 +266,8 @@ def test_a_lost_life_is_a_new_episode_for_learning_and_nothing_else() -> None:
     # Observations 4 and 6 end a life and begin the next, so they have two slots, the first of them without an action.
     numbers, actions = memory.observations[:10, 0].tolist(), memory.actions[:10]
     assert numbers == [1, 2, 3, 4, 4, 5, 6, 6, 7, 8]
-    assert (actions == NO_ACTION).tolist() == [n in (3, 6, 8) for n in range(10)]
+    assert memory.is_step[:10].tolist() == [n not in (3, 6, 8) for n in range(10)]
+    assert actions[[3, 6, 8]].tolist() == [0, 0, 0]
     assert memory.terminated[:10].tolist() == [n in (2, 5, 7) for n in range(10)]
     assert_allclose(memory.rewards[:3], [reward_of(2), reward_of(3), reward_of(4)])
 
@@ -274,17 +278,16 @@ def test_a_lost_life_is_a_new_episode_for_learning_and_nothing_else() -> None:
 
 def test_truncated_games_bootstrap_and_terminated_ones_do_not() -> None:
     config = scripted_config(steps=6, memory={"start": 6})
-    loop = make_loop(config, [Scripted("..U..T", NUM_ACTIONS)])
+    loop, _, memory, _ = make_loop(config, [Scripted("..U..T", NUM_ACTIONS)])
     games = [event for event in loop.run() if isinstance(event, GameEnd)]
     assert [game.ended for game in games] == ["truncated", "terminated"]
-    memory = loop.agent.memory
-    assert memory.actions[[3, 7]].tolist() == [NO_ACTION, NO_ACTION]
+    assert memory.is_step[:8].tolist() == [n not in (3, 7) for n in range(8)]
     assert memory.terminated[:8].tolist() == [False] * 6 + [True, False]
 
 
 def test_the_score_is_the_mean_of_the_last_hundred_games() -> None:
     config = scripted_config(steps=150, memory={"start": 150})
-    loop = make_loop(config, [Scripted("T", NUM_ACTIONS)])
+    loop = make_loop(config, [Scripted("T", NUM_ACTIONS)]).loop
     scores: list[float] = []
     for event in loop.run():
         if isinstance(event, GameEnd):
@@ -300,7 +303,7 @@ def test_the_score_is_the_mean_of_the_last_hundred_games() -> None:
 
 
 def test_without_a_finished_game_there_is_no_score() -> None:
-    loop = make_loop(scripted_config(), [Scripted(".", NUM_ACTIONS)])
+    loop = make_loop(scripted_config(), [Scripted(".", NUM_ACTIONS)]).loop
     events = list(loop.run())
     assert loop.score is None
     assert not [event for event in events if isinstance(event, GameEnd)]
@@ -310,7 +313,7 @@ def test_without_a_finished_game_there_is_no_score() -> None:
 def test_every_game_has_a_seed_of_its_own_from_the_run_s() -> None:
     def seeds(seed: int) -> list[int]:
         environment = Scripted("..T", NUM_ACTIONS)
-        loop = make_loop(scripted_config(seed=seed), [environment])
+        loop = make_loop(scripted_config(seed=seed), [environment]).loop
         told = [event.seed for event in loop.run() if isinstance(event, GameEnd)]
         assert told == environment.seeds[:-1]
         return told
@@ -321,7 +324,7 @@ def test_every_game_has_a_seed_of_its_own_from_the_run_s() -> None:
 
 
 def test_progress_is_in_every_row() -> None:
-    _, loop, events = run_on_tape(scripted_config())
+    _, (loop, *_), events = run_on_tape(scripted_config())
     rows = [event for event in events if isinstance(event, Learned)]
     assert [row.step for row in rows] == [20, 30, 40, 50, 60]
     for row in rows:
@@ -337,57 +340,59 @@ def test_progress_is_in_every_row() -> None:
 class Replaying:
     """An agent that repeats given actions with probability 1 and never learns."""
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, streams: RandomStreams, actions: list[int]) -> None:
-        learning = make_agent(config, spec, streams)
-        self.memory, self.learner = learning.memory, learning.learner
-        remaining = iter(actions)
+    def __init__(self, actions: list[int]) -> None:
+        self._remaining = iter(actions)
 
-        def certain(states: NDArray[Any]) -> NDArray[np.float32]:
-            assert len(states) == 1
-            return np.eye(spec.num_actions, dtype=np.float32)[[next(remaining)]]
-
-        greedy = ExplorationConfig(start=0.0, end=0.0, steps=1)
-        self.actor = Actor(certain, spec.num_actions, greedy, 0, streams.explore)
-
-    def steps_to_boundary(self, step: int) -> int:
-        return 1
-
-    def settle(self) -> None:
-        return None
+    def act(self, states: NDArray[Any], step: int) -> Acted:
+        assert len(states) == 1
+        return Acted(np.array([next(self._remaining)]), np.ones(1, dtype=np.float32))
 
     def learn(self, step: int) -> None:
         return None
 
-    def stop(self) -> None: ...
+    def describe(self, step: int) -> Metrics:
+        return {}
+
+    def get_tensors(self) -> dict[str, Tensors]:
+        return {}
+
+    def set_tensors(self, tensors: Mapping[str, Tensors]) -> None: ...
+
+    def check_finite(self) -> None: ...
 
     def get_state(self) -> dict[str, float]:
         return {}
 
-    def set_state(self, state: dict[str, float]) -> None: ...
+    def set_state(self, state: Mapping[str, float]) -> None: ...
 
 
 def test_a_stream_among_others_stores_what_it_would_alone() -> None:
     """Three CartPoles in lock-step, and each of them again alone with the same seeds of games and the same actions."""
     changes: dict[str, Any] = {"envs": 3, "steps": 600, "cache": {"refresh_every": 60}}
     config = tiny_config("CartPole-v1", **changes, memory={"start": 600, "capacity": 900, "history": 2})
-    together = make_loop(config, [GymnasiumEnvironment("CartPole-v1") for _ in range(3)])
+    together, _, memory, _ = make_loop(config, [GymnasiumEnvironment("CartPole-v1") for _ in range(3)])
     games = [event for event in together.run() if isinstance(event, GameEnd)]
-    memory = together.agent.memory
     for stream in range(3):
         alone_config = tiny_config("CartPole-v1", steps=200, memory={"start": 200, "capacity": 300, "history": 2})
         streams = replace(make_streams(config.seed, 3), envs=(make_streams(config.seed, 3).envs[stream],))
         environment = GymnasiumEnvironment("CartPole-v1")
-        actions = memory.actions[stored_steps(memory, stream)].tolist()
-        agent = Replaying(alone_config, environment.spec, streams, actions)
-        alone = Loop(alone_config, [environment], agent, streams)
+        alone_memory = make_memory(environment, 300, history=2)
+        alone = Loop(
+            alone_config,
+            [environment],
+            agent=Replaying(memory.actions[stored_steps(memory, stream)].tolist()),
+            memory=alone_memory,
+            worker=Worker(is_concurrent=False, threads=1),
+            streams=streams,
+        )
         alone_games = [event for event in alone.run() if isinstance(event, GameEnd)]
 
-        assert alone.agent.memory.written[0] == memory.written[stream] > 205
-        slots = np.arange(memory.written[stream])
-        for name in ("observations", "actions", "rewards", "terminated", "frames"):
-            ours, theirs = memory.arrays[name][stream * memory.ring + slots], alone.agent.memory.arrays[name][slots]
-            assert_array_equal(ours, theirs, err_msg=name)
-        assert_array_equal(memory.states(stream * memory.ring + slots), alone.agent.memory.states(slots))
+        assert alone_memory.written[0] == memory.written[stream] > 205
+        numbers = np.arange(memory.written[stream])
+        slots = memory.ring.slot(stream, numbers)
+        for name in ("observations", "actions", "rewards", "terminated", "is_step", "frames"):
+            assert_array_equal(memory.arrays[name][slots], alone_memory.arrays[name][numbers], err_msg=name)
+        assert_array_equal(memory.states(slots), alone_memory.states(numbers))
         told = [(game.score, game.length, game.seed, game.ended) for game in games if game.stream == stream]
         assert told == [(game.score, game.length, game.seed, game.ended) for game in alone_games]
         # The step of a game's end: 3 steps per lock-step, this stream's being number ``stream`` of them.
@@ -421,7 +426,7 @@ def test_games_of_several_streams_are_numbered_as_they_end() -> None:
 def test_a_wrong_value_stops_the_run_and_is_told_with_its_step(env: str, words: str, num_envs: int) -> None:
     """Each environment misbehaves at its own step 100; the first one is then at step 100 times their number."""
     config = tiny_config(f"environments:{env}", envs=num_envs)
-    loop = make_loop(config, [GymnasiumEnvironment(env) for _ in range(num_envs)])
+    loop, _, memory, _ = make_loop(config, [GymnasiumEnvironment(env) for _ in range(num_envs)])
     with pytest.raises(EnvironmentFault) as caught:
         list(loop.run())
     sentence = str(caught.value)
@@ -429,7 +434,6 @@ def test_a_wrong_value_stops_the_run_and_is_told_with_its_step(env: str, words: 
     assert f"at step {100 * num_envs};" in sentence
     assert "\n" not in sentence
     assert loop.step == 100 * num_envs
-    memory = loop.agent.memory
     assert np.isfinite(memory.observations).all()
     assert np.isfinite(memory.rewards).all()
     assert loop.num_games == 5 * num_envs  # games of 20 steps: five of them ended on each stream before that
@@ -469,22 +473,22 @@ class Falling:
 def test_a_fault_is_told_with_its_step_in_a_reset_too(at: int, step: int) -> None:
     """Calls 0, 21 and 42 are resets, the last two after the steps 19 and 39 that ended a game."""
     with pytest.raises(EnvironmentFault) as caught:
-        list(make_loop(tiny_config("Falling-v0"), [Falling(at)]).run())
+        list(make_loop(tiny_config("Falling-v0"), [Falling(at)]).loop.run())
     assert str(caught.value) == f"Falling-v0 fell over at step {step}; repair the environment."
 
 
 def test_a_fault_of_the_second_environment_is_told_with_its_own_step() -> None:
     with pytest.raises(EnvironmentFault, match="at step 7;"):  # 0 and 1, 2 and 3, 4 and 5, 6 and 7
-        list(make_loop(tiny_config("Falling-v0", envs=2), [Falling(100), Falling(4)]).run())
+        list(make_loop(tiny_config("Falling-v0", envs=2), [Falling(100), Falling(4)]).loop.run())
 
 
 def test_a_fault_in_a_played_game_is_told_with_its_seed() -> None:
     with pytest.raises(EnvironmentFault, match="at step 3 of the game with seed 5; repair"):
-        play(Falling(4), lambda states: np.zeros((1, 2), dtype=np.float32), history=1, epsilon=0.0, seed=5)
+        play(Falling(4), always(0, 2), history=1, epsilon=0.0, seed=5)
 
 
 def test_an_error_of_the_environments_own_is_a_fault_with_its_cause() -> None:
-    loop = make_loop(tiny_config("environments:Raising-v0"), [GymnasiumEnvironment("Raising-v0")])
+    loop = make_loop(tiny_config("environments:Raising-v0"), [GymnasiumEnvironment("Raising-v0")]).loop
     with pytest.raises(EnvironmentFault, match=r"RuntimeError: the simulator fell over \(.*\) at step 100;") as caught:
         list(loop.run())
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -495,7 +499,8 @@ def test_an_error_of_the_environments_own_is_a_fault_with_its_cause() -> None:
 
 def test_a_game_that_does_not_end_is_truncated_and_begun_anew() -> None:
     """At most 7 steps: "....T" ends by itself, the endless game after it does not; a lost life does not begin anew."""
-    _, loop, events = run_on_tape(scripted_config(max_game_steps=7), script="....T......L......L.....T" + "." * 100)
+    script = "....T......L......L.....T" + "." * 100
+    _, (loop, _, memory, _), events = run_on_tape(scripted_config(max_game_steps=7), script)
     games = [event for event in events if isinstance(event, GameEnd)]
     assert [(game.length, game.ended) for game in games[:5]] == [
         (5, "terminated"),
@@ -505,9 +510,8 @@ def test_a_game_that_does_not_end_is_truncated_and_begun_anew() -> None:
         (7, "truncated"),
     ]
     assert [game.step for game in games[:5]] == [5, 12, 19, 25, 32]
-    memory = loop.agent.memory
     slots = stored_steps(memory)
-    assert memory.actions[slots[31] + 1] == NO_ACTION  # the closing slot of the truncated game …
+    assert not memory.is_step[slots[31] + 1]  # the closing slot of the truncated game …
     assert not memory.terminated[slots[31]]  # … from which a return bootstraps
     assert max(len(game["actions"]) for game in loop.get_state()["games"]) < 7
 
@@ -522,8 +526,18 @@ def test_a_limit_that_no_game_reaches_changes_nothing() -> None:
 # --- playing without learning -----------------------------------------------------------------------------------------
 
 
-def always(action: int) -> Any:
-    return lambda states: np.eye(NUM_ACTIONS, dtype=np.float32)[[action] * len(states)]
+@dataclass(frozen=True)
+class Playing:
+    """A policy of any Q-function."""
+
+    critic: QFunction
+
+    def act(self, states: NDArray[Any], epsilon: float, rng: np.random.Generator) -> Acted:
+        return epsilon_greedy(self.critic(states), epsilon, rng)
+
+
+def always(action: int, num_actions: int = NUM_ACTIONS) -> Playing:
+    return Playing(lambda states: np.eye(num_actions, dtype=np.float32)[[action] * len(states)])
 
 
 def test_a_played_game_is_told_whole() -> None:
@@ -550,7 +564,7 @@ def test_a_game_is_stopped_after_max_steps_wherever_lives_are_lost(script: str, 
 
     calls: list[int] = []
     environment = Scripted(script, NUM_ACTIONS)
-    game = play(environment, impatient, history=1, epsilon=0.0, seed=0, max_steps=max_steps)
+    game = play(environment, Playing(impatient), history=1, epsilon=0.0, seed=0, max_steps=max_steps)
     assert (game.length, game.ended) == (max_steps, "stopped")
 
 
@@ -581,7 +595,7 @@ def test_playing_sees_the_states_that_training_saw() -> None:
         seen.append(states[0, :, 0].tolist())
         return np.zeros((1, NUM_ACTIONS), dtype=np.float32)
 
-    play(Scripted("...L..T", NUM_ACTIONS), looking, history=3, epsilon=0.0, seed=0)
+    play(Scripted("...L..T", NUM_ACTIONS), Playing(looking), history=3, epsilon=0.0, seed=0)
     assert seen == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 0, 5], [0, 5, 6], [5, 6, 7]]
 
 
@@ -596,6 +610,45 @@ def test_playing_explores_by_its_seed_alone() -> None:
     assert actions(3, 0.5) != actions(4, 0.5)
     assert set(actions(3, 0.0)) == {1}
     assert 0.55 < np.mean(np.array(actions(3, 0.5)) == 1) < 0.78  # 2/3 expected, standard deviation 0.033
+
+
+def test_a_block_is_played_over_as_many_games_as_it_takes() -> None:
+    """Script ..L.T: observations 1 … 6 are the first game's, 4 being the end of one life and the start of the next.
+
+    The block's 12 slots include those that close an episode. Each game has a seed of its own.
+    """
+    tape = Tape()
+    environment = Scripted("..L.T", NUM_ACTIONS, tape=tape)
+    rng = np.random.default_rng(0)
+    memory = play_block(environment, always(2), length=12, history=2, epsilon=0.0, rng=rng)
+    assert memory.observations[:13, 0].tolist() == [1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10, 10, 11]
+    assert memory.is_step[:12].tolist() == [number not in (3, 6, 10) for number in range(12)]
+    assert set(memory.actions[:12][memory.is_step[:12]].tolist()) == {2}
+    assert (memory.behaviour_probs[:12] == 1).all()
+    assert memory.sample_blocks(1, 12, rng).shape == (1, 13)  # a whole block of that length
+    seeds = [seed for kind, *rest in tape if kind == "reset" for seed in rest]
+    assert len(set(seeds)) == len(seeds) >= 2
+
+
+def test_a_step_is_stored_with_its_ends() -> None:
+    """A lost life closes an episode and begins another with the same observation; the end of a game only closes it."""
+    memory = make_memory(Scripted("."), capacity=20, history=1)
+
+    def step(number: int, **ends: bool) -> Step:
+        values = {"terminated": False, "truncated": False, "game_over": False, **ends}
+        return Step(np.full(2, number, dtype=np.float32), float(number), score=0.0, **values)
+
+    memory.begin(np.zeros(2, dtype=np.float32))
+    store(memory, 0, 1, 0.5, step(1))
+    store(memory, 0, 2, 0.25, step(2, terminated=True))
+    store(memory, 0, 0, 1.0, step(3, truncated=True, game_over=True))
+    assert memory.observations[:5, 0].tolist() == [0, 1, 2, 2, 3]
+    assert memory.is_step[:5].tolist() == [True, True, False, True, False]
+    assert memory.actions[:5].tolist() == [1, 2, 0, 0, 0]
+    assert memory.rewards[:5].tolist() == [1, 2, 0, 3, 0]
+    assert memory.behaviour_probs[[0, 1, 3]].tolist() == [0.5, 0.25, 1]
+    assert memory.terminated[:5].tolist() == [False, True, False, False, False]
+    assert memory.written == (5,)
 
 
 def test_the_misbehaving_environment_behaves_until_its_step() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.testing import assert_array_equal
@@ -23,9 +23,11 @@ from scipy import stats
 
 import lambda_replay as lr
 from lambda_replay.errors import DamageError
-from lambda_replay.replay.cache import make_block
-from lambda_replay.replay.data import NO_ACTION
+from lambda_replay.replay.critic import promote_slots
 
+# A memory of vector actions and further columns, whose values the model below says.
+COLUMNS = {"goal": ((2,), np.int16), "noise": ((), np.float32)}
+WIDER: dict[str, Any] = {"action_shape": (3,), "columns": COLUMNS}
 OBSERVATION_SHAPE = (2,)  # (stream + 1, number + 1): never zero, and no two slots ever written are the same
 
 
@@ -38,10 +40,13 @@ class Slot:
     """What one slot should say."""
 
     frames: int  # of its episode, up to and with it
-    action: int = NO_ACTION
+    action: Any = 0
+    is_step: bool = False
     reward: float = 0.0
     behaviour_prob: float = 1.0
     terminated: bool = False
+    goal: tuple[int, int] = (0, 0)  # of memories with COLUMNS
+    noise: float = 0.0
 
 
 @dataclass
@@ -65,12 +70,19 @@ class Model:
     def __init__(self, memory: lr.ReplayMemory, window: int) -> None:
         self.streams = [Stream() for _ in range(memory.num_streams)]
         self.history, self.window = memory.history, window
+        self.action_shape, self.columns = memory.action_shape, memory.columns
+
+    def slot(self, frames: int) -> Slot:
+        """A slot in which nothing has been done yet; of a vector action, log μ is 0."""
+        if not self.action_shape:
+            return Slot(frames)
+        return Slot(frames, action=np.zeros(self.action_shape), behaviour_prob=0.0)
 
     def begin(self, stream: int, *memories: lr.ReplayMemory) -> None:
         one = self.streams[stream]
         for memory in memories:
             memory.begin(observation_of(stream, len(one.slots)), stream=stream)
-        one.slots.append(Slot(frames=1))
+        one.slots.append(self.slot(frames=1))
         one.is_open = True
 
     def append(
@@ -79,8 +91,13 @@ class Model:
         one = self.streams[stream]
         number = len(one.slots)
         newest = one.slots[-1]
-        newest.action, newest.reward = number % 5, number / 4
+        newest.action, newest.reward, newest.is_step = number % 5, number / 4, True
         newest.behaviour_prob, newest.terminated = 1 / (1 + number % 8), terminated
+        if self.action_shape:  # log μ of a density may be anything
+            newest.action, newest.behaviour_prob = np.full(self.action_shape, number / 8), number / 2 - 3
+        if self.columns:
+            newest.goal, newest.noise = (number % 100, -stream - 1), number / 16 + 1
+        columns = {name: getattr(newest, name) for name in self.columns}
         for memory in memories:
             memory.append(
                 newest.action,
@@ -90,8 +107,9 @@ class Model:
                 truncated=truncated,
                 behaviour_prob=newest.behaviour_prob,
                 stream=stream,
+                **columns,
             )
-        one.slots.append(Slot(frames=newest.frames + 1))
+        one.slots.append(self.slot(frames=newest.frames + 1))
         one.is_open = not (terminated or truncated)
 
     def abandon(self, stream: int, *memories: lr.ReplayMemory) -> None:
@@ -136,6 +154,10 @@ class Model:
         assert_array_equal(actual.rewards, np.array([slot.reward for slot in expected], dtype=np.float32))
         assert_array_equal(actual.behaviour_probs, np.array([slot.behaviour_prob for slot in expected], np.float32))
         assert_array_equal(actual.terminated, [slot.terminated for slot in expected])
+        assert_array_equal(actual.is_step, [slot.is_step for slot in expected])
+        assert actual.columns.keys() == self.columns.keys()
+        for name, column in actual.columns.items():
+            assert_array_equal(column, [getattr(slot, name) for slot in expected])
         assert_array_equal(memory.ages(slots), [len(one.slots) - 1 - number for number in numbers])
         return stream, first
 
@@ -162,8 +184,9 @@ class AgainstTheModel(RuleBasedStateMachine):
         extra=st.integers(0, 6),
         rest=st.integers(0, 2),
         spare=st.sampled_from([0, 0, 1, 5]),
+        is_wider=st.booleans(),
     )
-    def make(self, history: int, num_streams: int, extra: int, rest: int, spare: int) -> None:
+    def make(self, history: int, num_streams: int, extra: int, rest: int, *, spare: int, is_wider: bool) -> None:
         window = history + 1 + extra
         capacity = window * num_streams + min(rest, num_streams - 1)  # what does not divide evenly is not used
         self.directory = tempfile.TemporaryDirectory()
@@ -174,6 +197,7 @@ class AgainstTheModel(RuleBasedStateMachine):
             "history": history,
             "num_streams": num_streams,
             "spare": spare,
+            **(WIDER if is_wider else {}),
         }
         self.in_ram = lr.ReplayMemory(**self.settings)
         self.in_files = lr.ReplayMemory(**self.settings, directory=self.directory.name)
@@ -231,7 +255,7 @@ class AgainstTheModel(RuleBasedStateMachine):
         transitions = [
             (stream, number)
             for stream, number in self.model.must_start(length=1, reserve=0)
-            if streams[stream].slots[number].action != NO_ACTION
+            if streams[stream].slots[number].is_step
         ]
         for memory in (self.in_ram, self.in_files):
             assert memory.written == tuple(len(one.slots) for one in streams)
@@ -282,12 +306,60 @@ def test_two_episodes_slot_by_slot() -> None:
     assert memory.written == (5,)
     assert_array_equal(memory.states(slots), [[10], [11], [12], [20], [21]])
     transitions = memory.transitions(slots)
-    assert_array_equal(transitions.actions, [3, 1, NO_ACTION, 2, NO_ACTION])
+    assert_array_equal(transitions.actions, [3, 1, 0, 2, 0])
+    assert_array_equal(transitions.is_step, [True, True, False, True, False])
     assert_array_equal(transitions.rewards, [0.5, -1, 0, 2, 0])
     assert_array_equal(transitions.behaviour_probs, [0.25, 1, 1, 1, 1])
     assert_array_equal(transitions.terminated, [False, True, False, False, False])
     assert len(memory) == 3
     assert_array_equal(memory.ages(slots), [4, 3, 2, 1, 0])
+
+
+def test_vector_actions_and_columns_slot_by_slot() -> None:
+    """Observations 10, 11 (terminated), then 20: three slots, of which the last two have no action."""
+    columns = {"goal": ((2,), np.int16), "is_expert": ((), np.bool_)}
+    memory = simple_memory(action_shape=(3,), columns=columns)
+    memory.begin(frame(10))
+    memory.append([0.5, -1, 2], 1.5, frame(11), True, behaviour_prob=-0.25, goal=[7, -8], is_expert=True)
+    memory.begin(frame(20))
+    actions, rewards, log_densities, terminated, is_step, found = memory.transitions(np.arange(3))
+    assert_array_equal(actions, [[0.5, -1, 2], [0, 0, 0], [0, 0, 0]])
+    assert actions.dtype == np.float32
+    assert_array_equal(rewards, [1.5, 0, 0])
+    assert_array_equal(log_densities, [-0.25, 0, 0])
+    assert_array_equal(terminated, [True, False, False])
+    assert_array_equal(is_step, [True, False, False])
+    assert_array_equal(found["goal"], [[7, -8], [0, 0], [0, 0]])
+    assert_array_equal(found["is_expert"], [True, False, False])
+    assert found["goal"].dtype == np.int16
+    assert (memory.action_shape, memory.columns["goal"]) == ((3,), ((2,), np.dtype(np.int16)))
+
+
+def test_a_slot_that_is_written_over_keeps_nothing_of_its_old_action_and_columns() -> None:
+    memory = simple_memory(capacity=3, action_shape=(2,), columns={"goal": ((), np.int32)})
+    memory.begin(frame(0))
+    for number in range(1, 6):
+        memory.append([number, number], 1.0, frame(number), behaviour_prob=2.5, goal=number)
+    (newest,) = memory.newest_slots()
+    actions, rewards, log_densities, _, is_step, columns = memory.transitions(np.arange(3))
+    assert (newest, memory.observations[newest]) == (2, 5)
+    assert_array_equal(actions[newest], [0, 0])
+    assert (rewards[newest], log_densities[newest], is_step[newest], columns["goal"][newest]) == (0, 0, False, 0)
+    assert_array_equal(columns["goal"], [4, 5, 0])
+
+
+def test_blocks_of_several_shapes_read_columns_back() -> None:
+    memory = pair_memory(40, num_streams=2, **WIDER)
+    filled(memory, 120, end_probability=0.2)
+    slots = memory.sample_blocks(6, 4, np.random.default_rng(0))
+    transitions = memory.transitions(slots)
+    assert transitions.actions.shape == (6, 5, 3)
+    assert transitions.columns["goal"].shape == (6, 5, 2)
+    assert transitions.columns["noise"].shape == (6, 5)
+    promoted = lr.promote(memory, discount=0.9, size=24, block_length=4, rng=np.random.default_rng(0))
+    assert_array_equal(promoted.slots, slots)
+    for name, column in promoted.transitions.columns.items():
+        assert_array_equal(column, transitions.columns[name])
 
 
 def test_history_is_zero_before_the_episode_and_never_reads_the_one_before() -> None:
@@ -331,7 +403,7 @@ def test_a_truncated_step_bootstraps_from_its_true_final_observation() -> None:
         return states.astype(np.float32)  # [n, 1]
 
     slots = np.array([[0, 1, 2, 3]])
-    block = make_block(memory, slots, memory.transitions(slots), state_as_value, discount=0.5)
+    block = lr.QCritic(state_as_value).evaluate(promote_slots(memory, slots, discount=0.5, length=3))
     assert_array_equal(block.continues, [[False, False, False]])
     assert_array_equal(block.discounts, [[0.5, 0, 0]])  # truncated, closing, terminated
     returns = lr.parse_estimator("peng:1")(block)
@@ -369,7 +441,7 @@ def test_an_abandoned_first_observation_is_no_transition() -> None:
     memory.begin(frame(2))
     memory.append(0, 1.0, frame(3))
     assert len(memory) == 1
-    assert_array_equal(memory.transitions(np.arange(3)).actions, [NO_ACTION, 0, NO_ACTION])
+    assert_array_equal(memory.transitions(np.arange(3)).is_step, [False, True, False])
 
 
 def test_len_counts_transitions_while_the_ring_fills_and_wraps() -> None:
@@ -384,6 +456,64 @@ def test_len_counts_transitions_while_the_ring_fills_and_wraps() -> None:
     assert lengths == [1, 2, 3, 4, 5, 4, 4, 4, 4]
 
 
+def test_len_is_counted_as_it_goes_and_not_again_from_what_is_stored() -> None:
+    memory = simple_memory(capacity=6)
+    filled_length = []
+    memory.begin(frame(0))
+    for number in range(1, 9):
+        memory.append(0, 0.0, frame(number), terminated=number == 4)
+        if number == 4:
+            memory.begin(frame(0))
+        filled_length.append(len(memory))
+    # Six slots: the closing slot of number 4 takes one place until it leaves.
+    assert filled_length == [1, 2, 3, 4, 4, 4, 4, 4]
+    memory.is_step[:] = False  # in constant time nobody looks
+    assert len(memory) == 4
+
+
+@settings(deadline=None)
+@given(
+    history=st.integers(1, 4),
+    num_streams=st.integers(1, 3),
+    extra=st.integers(0, 6),
+    spare=st.integers(0, 4),
+    steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("aaaaatxbs")), max_size=80),
+)
+def test_len_is_what_a_literal_count_says_at_every_moment(
+    history: int, num_streams: int, extra: int, spare: int, steps: list[tuple[int, str]]
+) -> None:
+    """a: append, t: terminated, x: abandoned, b: begin after abandoning, s: back to the state saved last."""
+    memory = simple_memory((history + 1 + extra) * num_streams, history=history, num_streams=num_streams, spare=spare)
+    state = memory.get_state()
+    for wanted_stream, how in steps:
+        stream = wanted_stream % num_streams
+        is_open = memory.get_state()["is_open"][stream]
+        if how == "s":
+            since = [now - then for now, then in zip(memory.written, state["written"], strict=True)]
+            if max(since) <= spare:
+                memory.set_state(state)
+            state = memory.get_state()
+        elif how == "x" or (how == "b" and is_open):
+            memory.abandon(stream)
+        elif not is_open:
+            memory.begin(frame(1), stream)
+        else:
+            memory.append(0, 0.0, frame(1), terminated=how == "t", stream=stream)
+        assert len(memory) == literal_length(memory)
+
+
+def literal_length(memory: lr.ReplayMemory) -> int:
+    """Steps that have a successor and whose whole history lies in the window, one by one."""
+    count = 0
+    for stream, written in enumerate(memory.written):
+        oldest = max(0, written - memory.window)
+        for number in range(written - 1):
+            slot = stream * memory.ring.size + number % memory.ring.size
+            has_history = oldest == 0 or number - (memory.history - 1) >= oldest
+            count += number >= oldest and has_history and bool(memory.is_step[slot])
+    return count
+
+
 def test_a_million_atari_frames_cost_at_most_7_point_2_gigabytes() -> None:
     memory = lr.ReplayMemory(1_000, (84, 84), np.uint8, history=4)
     assert memory.nbytes == sum(array.nbytes for array in memory.arrays.values())
@@ -396,6 +526,17 @@ def test_spare_slots_cost_memory_but_are_not_sampled() -> None:
     assert len(memory) == 4
     model.check_blocks(memory, length=1, reserve=0, seed=0)
     assert memory.nbytes == 5 * pair_memory(5).nbytes
+
+
+def test_shows_tells_whether_a_slot_holds_an_observation_or_has_left_the_window() -> None:
+    memory = simple_memory(capacity=8, num_streams=2, spare=2)  # windows of 4 slots in rings of 6
+    memory.begin(frame(10), stream=1)
+    for number in range(1, 7):
+        memory.append(0, 0.0, frame(10 + number), stream=1)
+    assert [memory.shows(frame(10 + number), 1, number) for number in range(7)] == [True] * 7
+    assert [memory.shows(frame(99), 1, number) for number in range(7)] == [True] * 3 + [False] * 4
+    assert not memory.shows(frame(17), 1, 7)  # not yet written
+    assert not memory.shows(frame(10), 0, 0)
 
 
 # --- property ---------------------------------------------------------------------------------------------------------
@@ -553,6 +694,34 @@ def test_files_have_their_full_size_from_the_start(tmp_path: Path) -> None:
     assert sum(path.stat().st_blocks * 512 for path in paths) >= memory.nbytes  # claimed, not sparse
 
 
+def test_columns_are_files_too(tmp_path: Path) -> None:
+    memory = pair_memory(20, **WIDER, directory=tmp_path)
+    model = filled(memory, 33, end_probability=0.2)
+    state = memory.get_state()
+    memory.flush()
+    del memory
+    assert {"goal.bin", "noise.bin"} <= {path.name for path in tmp_path.iterdir()}
+    reopened = pair_memory(20, **WIDER, directory=tmp_path, reopen=True)
+    reopened.set_state(state)
+    model.check_blocks(reopened, length=3, reserve=0, seed=0)
+    with pytest.raises(DamageError, match="bytes"):
+        pair_memory(20, action_shape=(2,), columns=COLUMNS, directory=tmp_path, reopen=True)
+    with pytest.raises(DamageError, match=r"other.bin is missing"):
+        pair_memory(20, action_shape=(3,), columns={"other": ((), np.int8)}, directory=tmp_path, reopen=True)
+
+
+def test_going_back_forgets_the_action_and_the_columns_of_the_newest_slot() -> None:
+    memory = pair_memory(20, spare=2, **WIDER)
+    model = filled(memory, 7)
+    state, (newest,) = memory.get_state(), memory.newest_slots()
+    model.append(0, memory)
+    assert memory.is_step[newest]
+    memory.set_state(state)
+    assert not memory.is_step[newest]
+    for name in ("actions", "rewards", "behaviour_probs", "terminated", "goal", "noise"):
+        assert not memory.arrays[name][newest].any()
+
+
 def test_a_missing_directory_is_made(tmp_path: Path) -> None:
     memory = pair_memory(4, directory=tmp_path / "run" / "memory")
     filled(memory, 2)
@@ -595,6 +764,28 @@ OBSERVATION = np.ones(2, dtype=np.int32)
         pytest.param(lambda: begun().append(0, 1e39, OBSERVATION), "reward"),  # infinite as float32
         (lambda: begun().append(-1, 0.0, OBSERVATION), "action"),
         pytest.param(lambda: begun().append(2**31, 0.0, OBSERVATION), "action"),
+        *[
+            (lambda name=name: pair_memory(8, columns={name: ((), np.float32)}), f"column.*{name}")
+            for name in (
+                "rewards",
+                "is_step",
+                "frames",
+                "reward",
+                "action",
+                "stream",
+                "truncated",
+                "two words",
+                "",
+                "1st",
+            )
+        ],
+        (lambda: pair_memory(8, columns={"goal": ((2,), object)}), "column goal.*object"),
+        (lambda: pair_memory(8, columns={"goal": ((2,), "U3")}), "column goal.*U3"),
+        (lambda: begun().append(0, 0.0, OBSERVATION, goal=1), "goal.*none"),
+        (lambda: begun(columns=COLUMNS).append(0, 0.0, OBSERVATION), "none.*goal, noise"),
+        (lambda: begun(columns=COLUMNS).append(0, 0.0, OBSERVATION, goal=[1, 2]), "goal.*goal, noise"),
+        (lambda: begun(columns=COLUMNS).append(0, 0.0, OBSERVATION, goal=[1], noise=0), "column goal.*shape"),
+        (lambda: begun(action_shape=(3,)).append(0, 0.0, OBSERVATION), "an action.*shape"),
         (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=0.0), "prob"),
         (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=-0.5), "prob"),
         (lambda: begun().append(0, 0.0, OBSERVATION, behaviour_prob=1.5), "prob"),
@@ -671,6 +862,56 @@ def test_a_refused_step_leaves_no_trace(mistake: dict[str, Any], num_steps: int,
     assert kept(memory) == before
 
 
+@pytest.mark.parametrize("num_steps", [3, 20])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"action": 1},
+        {"action": [1.0, 2.0]},
+        {"action": np.ones((3, 1))},
+        {"action": [0, 0, np.nan]},
+        {"action": [0, 0, 1e39]},  # infinite as float32
+        {"action": ["a", "b", "c"]},
+        {"action": [[1], [1, 2], 3]},
+        {"action": np.array([1, 2, 2**24 + 1])},  # float32 does not hold it
+        {"action": None},
+        {"behaviour_prob": float("-inf")},
+        {"behaviour_prob": float("nan")},
+        {"behaviour_prob": None},
+        {"reward": float("nan")},
+        {"next_observation": np.zeros(3, dtype=np.int32)},
+        {"terminated": np.array([True, False])},
+        {"goal": [1, 2, 3]},
+        {"goal": [0.5, 1.5]},
+        {"goal": [0, 2**15]},
+        {"goal": None},
+        {"noise": [1.0]},
+        {"noise": np.inf},
+        {"noise": 1e39},
+        {"noise": "loud"},
+        {"wind": 1.0},
+        {"stream": 1},
+    ],
+)
+def test_a_refused_step_of_vectors_and_columns_leaves_no_trace(mistake: dict[str, Any], num_steps: int) -> None:
+    memory = pair_memory(8, **WIDER)
+    filled(memory, num_steps)
+    before = kept(memory)
+    arguments: dict[str, Any] = {
+        "action": [0.5, 1, 2],
+        "reward": 0.0,
+        "next_observation": OBSERVATION,
+        "goal": [1, 2],
+        "noise": 0.5,
+    }
+    with pytest.raises(lr.ConfigError) as caught:
+        memory.append(**{**arguments, **mistake})
+    assert_one_sentence(caught.value)
+    assert kept(memory) == before
+    memory.append(**arguments)  # and the next one is taken
+    assert memory.written == (before[1]["written"][0] + 1,)
+
+
 @pytest.mark.parametrize(
     "observation",
     [np.zeros(3), np.array([0, np.nan]), np.array([0, -np.inf]), np.array([0, 1e39]), None, [[1], [1, 2]]],
@@ -710,8 +951,9 @@ def test_any_integer_is_a_stream(stream: Any) -> None:
 def test_any_integer_is_an_action(action: Any) -> None:
     memory = begun()
     memory.append(action, np.float64(0.5), OBSERVATION, terminated=np.False_, behaviour_prob=np.float64(0.5))
-    actions, rewards, probs, terminated = memory.transitions(np.array([0]))
+    actions, rewards, probs, terminated, is_step, _ = memory.transitions(np.array([0]))
     assert (int(actions[0]), float(rewards[0]), float(probs[0]), bool(terminated[0])) == (1, 0.5, 0.5, False)
+    assert is_step[0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lambda_replay as lr
-from lambda_replay.replay.data import NO_ACTION, Block
+from lambda_replay.replay.data import Block
 
 Array = NDArray[np.float64]
 
@@ -57,9 +57,10 @@ class Data:
     terminated: NDArray[np.bool_]  # [K, L]
     truncated: NDArray[np.bool_]  # [K, L]
     behaviour_probs: NDArray[np.float32]  # [K, L+1]
+    is_step: NDArray[np.bool_]  # [K, L+1]
 
     def block(self, q: Array) -> Block:
-        is_transition = self.actions[:, :-1] != NO_ACTION
+        is_transition = self.is_step[:, :-1]
         return Block(
             rewards=self.rewards,
             discounts=np.where(is_transition & ~self.terminated, DISCOUNT, 0).astype(np.float32),
@@ -67,6 +68,7 @@ class Data:
             actions=self.actions,
             behaviour_probs=self.behaviour_probs,
             continues=is_transition & ~self.terminated & ~self.truncated,
+            is_step=self.is_step,
         )
 
 
@@ -92,16 +94,17 @@ def data() -> Data:
     """All streams stepped together under μ."""
     rng, mdp, length = np.random.default_rng(21), problem(), KEPT_STEPS + TAIL_STEPS
     shape = (NUM_BLOCKS, length + 1)
-    states, actions = np.zeros(shape, dtype=np.int64), np.full(shape, NO_ACTION)
+    states, actions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     rewards, probs = np.zeros(shape, dtype=np.float32), np.ones(shape, dtype=np.float32)
-    terminated, truncated = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    terminated, truncated, is_step = (np.zeros(shape, dtype=bool) for _ in range(3))
     states[:, 0] = rng.integers(NUM_STATES, size=NUM_BLOCKS)
     closes = np.zeros(NUM_BLOCKS, dtype=bool)
     for t in range(length + 1):
         state = states[:, t]
         action = np.minimum(sample(rng, mdp.behaviour[state]), NUM_ACTIONS - 1)
         next_state = sample(rng, mdp.transitions[state, action])
-        actions[:, t] = np.where(closes, NO_ACTION, action)
+        is_step[:, t] = ~closes
+        actions[:, t] = np.where(closes, 0, action)
         rewards[:, t] = np.where(closes, 0, mdp.rewards[state, action])
         probs[:, t] = np.where(closes, 1, mdp.behaviour[state, action])
         terminated[:, t] = ~closes & (next_state == NUM_STATES)
@@ -110,14 +113,14 @@ def data() -> Data:
         if t < length:
             states[:, t + 1] = np.where(restart, rng.integers(NUM_STATES, size=NUM_BLOCKS), next_state)
         closes = terminated[:, t] | truncated[:, t]
-    return Data(states, actions, rewards[:, :-1], terminated[:, :-1], truncated[:, :-1], probs)
+    return Data(states, actions, rewards[:, :-1], terminated[:, :-1], truncated[:, :-1], probs, is_step)
 
 
 def learn(spelling: str, iterations: int = 40) -> Array:
     """Q ← mean return of each (s, a), repeated. Returns of the last steps, cut short by the block, are left out."""
     estimator, experience = lr.parse_estimator(spelling), data()
     kept = experience.actions[:, :KEPT_STEPS]
-    real = kept != NO_ACTION
+    real = experience.is_step[:, :KEPT_STEPS]
     pairs = (experience.states[:, :KEPT_STEPS] * NUM_ACTIONS + kept)[real]
     counts = np.bincount(pairs, minlength=NUM_STATES * NUM_ACTIONS)
     assert counts.min() > 200

@@ -5,25 +5,27 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pytest
 import torch
-from environments import tiny_config
+from environments import cached, tiny_config
 from numpy.typing import NDArray
 
-from lambda_replay.agents import make_agent
-from lambda_replay.config import RunConfig, override
-from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.agents.run_settings import override
+from lambda_replay.config import RunConfig
+from lambda_replay.envs import Environment, EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.networks import make_network
-from lambda_replay.randomness import make_streams
 from lambda_replay.replay.cache import Cache, refresh
 from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.rundir import resources
-from lambda_replay.rundir.checkpoints import spare_slots
+from lambda_replay.rundir.memory_checksums import spare_slots
 from lambda_replay.rundir.resources import available_ram, check_room, estimate, in_words
+from lambda_replay.training.assembly import assemble
 from lambda_replay.training.presets import make_config
 
 VECTOR = EnvironmentSpec((4,), np.dtype(np.float32), 2, ("left", "right"))
@@ -71,15 +73,15 @@ def test_a_million_atari_frames_take_at_most_7_2_gigabytes() -> None:
     """84·84 + 14 bytes each: 7.07 GB; with checkpoints, spare slots come on top."""
     config = override(make_config("atari/pong"), {"checkpoint_every": 0})
     needs = estimate(config, PIXELS)
-    assert needs.replay_bytes == 7_070_000_000
+    assert needs.replay_bytes == 7_071_000_000
     assert needs.disk_bytes == needs.replay_bytes
     assert needs.ram_bytes < 1_000_000_000
 
 
-def test_the_paper_s_cache_takes_1_6_megabytes() -> None:
-    """80,000 rows of 20 bytes; while it is computed, also 4 bytes for 6 actions in each of 800 · 101 states."""
+def test_the_paper_s_cache_takes_1_7_megabytes() -> None:
+    """80,000 rows of 21 bytes; while it is computed, also 4 bytes for 6 actions in each of 800 · 101 states."""
     needs = estimate(make_config("atari/pong"), PIXELS)
-    assert needs.cache_bytes == 1_600_000
+    assert needs.cache_bytes == 1_680_000
     assert needs.q_values_bytes == 1_939_200
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
     assert f"{in_words(needs.cache_bytes)} for the paper's 80,000" in readme
@@ -103,10 +105,9 @@ def test_the_replay_memory_takes_what_was_said(tmp_path: Path, spec: Environment
     config = tiny_config("Some-v0", **changes)
     needs = estimate(config, spec)
     is_on_disk = config.memory.storage == "disk"
-    memory = make_agent(
+    memory = assemble(
         config,
-        spec,
-        make_streams(0, config.envs),
+        [cast(Environment, SimpleNamespace(spec=spec))] * config.envs,  # never played
         spare_slots=spare_slots(config.checkpoint_interval, config.envs),
         memory_directory=tmp_path / "memory" if is_on_disk else None,
     ).memory
@@ -122,12 +123,12 @@ def test_the_replay_memory_takes_what_was_said(tmp_path: Path, spec: Environment
 
 def make_cache(config: RunConfig) -> tuple[Cache, int]:
     """A cache of the config, and the bytes of the Q-values that it was computed from."""
-    memory = make_agent(config, VECTOR, make_streams(0, 1)).memory
+    memory = ReplayMemory(500, (4,), np.float32)
     memory.begin(np.zeros(4, dtype=np.float32))
     for _ in range(200):
         memory.append(0, 0.0, np.zeros(4, dtype=np.float32))
-    assert config.cache is not None
     q_values_bytes = 0
+    settings = cached(config).cache
 
     def q_function(states: NDArray[Any]) -> NDArray[np.float32]:
         nonlocal q_values_bytes
@@ -140,9 +141,9 @@ def make_cache(config: RunConfig) -> tuple[Cache, int]:
         q_function,
         parse_estimator(config.estimator),
         discount=0.9,
-        size=config.cache.size,
-        block_length=config.cache.block_length,
-        tail=config.cache.tail,
+        size=settings.size,
+        block_length=settings.block_length,
+        tail=settings.tail,
         rng=np.random.default_rng(0),
     )
     return cache, q_values_bytes
@@ -165,7 +166,7 @@ def test_agent_dqn_needs_no_cache() -> None:
     assert (needs.cache_bytes, needs.q_values_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize(("agent", "copies"), [("dqn-lambda", 8), ("dqn", 8 + 3)])
+@pytest.mark.parametrize(("agent", "copies"), [("dqn-lambda", 9), ("dqn", 9)])
 def test_the_network_is_counted_with_its_optimizer(agent: Literal["dqn-lambda", "dqn"], copies: int) -> None:
     """4 inputs, 2 actions: 8 units have 4·8+8 + 8·2+2 = 58 weights, 7 have 51, and 2 numbers less per sample of 8."""
     eight, seven = (
@@ -197,9 +198,9 @@ def test_a_network_of_ones_own_is_counted_instead() -> None:
     config = tiny_config("Some-v0")
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))  # 10 weights
     own = estimate(config, VECTOR, network).ram_bytes
-    ours = make_network(config.network, (config.memory.history, 4), 2, seed=0)
+    ours = make_network(cached(config).network, (config.memory.history, 4), 2, seed=0)
     difference = sum(parameter.numel() for parameter in ours.parameters()) - 10
-    assert estimate(config, VECTOR).ram_bytes - own == difference * 4 * 8
+    assert estimate(config, VECTOR).ram_bytes - own == difference * 4 * 9
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -40,13 +40,15 @@ from small_runs import (
     train_until,
 )
 
-from lambda_replay.config import RunConfig, to_dict
+from lambda_replay.agents.run_settings import to_dict
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.rundir.checkpoints import CHECKPOINTS, STATE, read_state, saved_steps
+from lambda_replay.rundir.checkpoints import CHECKPOINTS, FORMAT, STATE, read_state, saved_steps
 from lambda_replay.rundir.directory import LOGS, RunLock, create_run, read_config, read_provenance
 from lambda_replay.rundir.files import checksum, load_tensors, save_tensors
 from lambda_replay.rundir.verification import verify_run
-from lambda_replay.training.run import resume_run, start_run
+from lambda_replay.training.resuming import resume_run
+from lambda_replay.training.run import start_run
 
 STOPPED_AT = 350  # between the checkpoints at 300 and 360
 
@@ -1005,7 +1007,7 @@ def mutate(run: Path, data: Any) -> None:
     else:
         inner[place[-1]] = data.draw(STRANGE, "value")
     payload = json.dumps(state)
-    path.write_text(json.dumps({"format": 1, "checksum": checksum(payload.encode()), "payload": payload}))
+    path.write_text(json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload}))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -1032,9 +1034,9 @@ def test_tensors_of_another_network_are_refused(stopped: Path, tmp_path: Path, n
     save_tensors(path, {**tensors, first: torch.zeros(7)})
     state = json.loads(json.loads((newest(run) / STATE).read_text())["payload"])
     content = path.read_bytes()
-    state["checksums"]["files"][path.name] = checksum(str(len(content)).encode(), content)
+    state["checksums"]["files"][name] = checksum(str(len(content)).encode(), content)
     payload = json.dumps(state)
-    text = json.dumps({"format": 1, "checksum": checksum(payload.encode()), "payload": payload})
+    text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
     (newest(run) / STATE).write_text(text)
     with pytest.raises(ConfigError, match="another network"):
         resume_run(run, print)

@@ -70,6 +70,24 @@ def walk_n_steps(block: Block, values: NDArray[Any], n: int) -> NDArray[np.float
     return returns
 
 
+def walk_n_steps_with_bonuses(
+    block: Block, values: NDArray[Any], bonuses: NDArray[Any], n: int
+) -> NDArray[np.float64]:  # [K, L]
+    """Σ_{i<m} γⁱ·r_{t+i} + Σ_{0<i<m} γⁱ·e_{t+i} + γᵐ·V(s_{t+m}), with m ≤ n steps to the end of episode or block."""
+    num_blocks, length = block.rewards.shape
+    returns = np.empty((num_blocks, length))
+    for k in range(num_blocks):
+        for start in range(length):
+            m = 1
+            while m < n and start + m < length and block.continues[k, start + m - 1]:
+                m += 1
+            weights = [float(np.prod(block.discounts[k, start : start + i].astype(np.float64))) for i in range(m + 1)]
+            rewards = sum(weights[i] * float(block.rewards[k, start + i]) for i in range(m))
+            on_the_way = sum(weights[i] * float(bonuses[k, start + i - 1]) for i in range(1, m))
+            returns[k, start] = rewards + on_the_way + weights[m] * float(values[k, start + m - 1])
+    return returns
+
+
 def assert_near(actual: NDArray[Any], desired: NDArray[Any], *sources: NDArray[Any]) -> None:
     """Equal to 1e-5 of the largest number involved."""
     largest = max(1.0, float(np.abs(desired).max()), *(float(np.abs(source).sum()) for source in sources))
@@ -140,6 +158,21 @@ def test_a_truncated_step_bootstraps_with_its_whole_weight() -> None:
     expected = [[244, 260, 20 + 0.9 * 7]]
     assert_allclose(nstep_returns(REWARDS, discounts, NEXT_VALUES, continues, 3), expected, rtol=1e-6)
     assert_allclose(backward_returns(REWARDS, discounts, NEXT_VALUES, NEXT_VALUES, traces), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (1, [190, 260, 20]),  # no step lies on the way: as without bonuses
+        (2, [248.5, 17, 20]),  # 10 + 0.9·(5 − 10 + 0.9·300), −10 + 0.9·(10 + 20), 20
+        (3, [29.8, 17, 20]),  # 10 + 0.9·(5 + 17)
+        (1000, [29.8, 17, 20]),
+    ],
+)
+def test_bonuses_of_the_steps_on_the_way_count_in_full(n: int, expected: list[float]) -> None:
+    bonuses = np.array([[5, 10, 1_000]], dtype=np.float32)  # e of s₁, of s₂, and of a state without a step
+    returns = nstep_returns(REWARDS, DISCOUNTS, NEXT_VALUES, CONTINUES, n, next_bonuses=bonuses)
+    assert_allclose(returns, [expected], rtol=1e-6)
 
 
 def test_the_last_step_of_a_block_ignores_its_trace_and_baseline() -> None:
@@ -213,6 +246,32 @@ def test_n_step_returns_agree_with_walking_step_by_step(block: Block, n: int) ->
     assert_near(nstep_of(block, n), literal, block.q_values, block.rewards)
 
 
+@without_deadline
+@given(block=blocks(), n=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+def test_n_step_returns_with_bonuses_agree_with_walking_step_by_step(block: Block, n: int, seed: int) -> None:
+    values = greedy_next_values(block)
+    bonuses = np.random.default_rng(seed).normal(size=values.shape).astype(np.float32)
+    returns = nstep_returns(block.rewards, block.discounts, values, block.continues, n, next_bonuses=bonuses)
+    literal = walk_n_steps_with_bonuses(block, values, bonuses, n)
+    assert_near(np.asarray(returns), literal, block.q_values, block.rewards, bonuses)
+
+
+@without_deadline
+@given(block=blocks(), lambda_=lambda_values, seed=st.integers(0, 2**32 - 1))
+def test_the_lambda_return_is_the_average_of_n_step_returns_with_bonuses_too(
+    block: Block, lambda_: float, seed: int
+) -> None:
+    """A baseline b that is not V is an n-step bonus of V − b."""
+    length, values = block.rewards.shape[1], greedy_next_values(block)
+    bonuses = np.random.default_rng(seed).normal(size=values.shape).astype(np.float32)
+    average = np.zeros(block.rewards.shape)
+    for n in range(1, length + 1):
+        weight = (1 - lambda_) * lambda_ ** (n - 1) if n < length else lambda_ ** (length - 1)
+        average += weight * walk_n_steps_with_bonuses(block, values, bonuses, n)
+    returns = backward_returns(block.rewards, block.discounts, values, values - bonuses, peng_traces(block, lambda_))
+    assert_near(np.asarray(returns), average, block.q_values, block.rewards, bonuses)
+
+
 # --- property ---------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +313,26 @@ def test_two_leading_axes_broadcast_critics_against_candidates() -> None:
         for j in range(3):
             alone = backward_returns(block.rewards, block.discounts, critics[i, 0], critics[i, 0], traces[j])
             assert_array_equal(together[i, j], alone)
+
+
+@pytest.mark.parametrize("n", [1, 3, 50])
+def test_n_step_returns_of_several_critics_equal_one_by_one(n: int) -> None:
+    rng = np.random.default_rng(7)
+    block = random_block(rng, num_blocks=4, length=9)
+    values = rng.normal(size=(2, 3, 4, 9)).astype(np.float32)
+    bonuses = rng.normal(size=(2, 3, 4, 9)).astype(np.float32)
+    plain = nstep_returns(block.rewards, block.discounts, values, block.continues, n)
+    softly = nstep_returns(block.rewards, block.discounts, values, block.continues, n, next_bonuses=bonuses)
+    shared = nstep_returns(block.rewards, block.discounts, values[0, 0], block.continues, n, next_bonuses=bonuses)
+    assert plain.shape == softly.shape == shared.shape == (2, 3, 4, 9)
+    for i, j in np.ndindex(2, 3):
+        arguments = (block.rewards, block.discounts, values[i, j], block.continues, n)
+        assert_array_equal(plain[i, j], nstep_returns(*arguments))
+        assert_array_equal(softly[i, j], nstep_returns(*arguments, next_bonuses=bonuses[i, j]))
+        alone = nstep_returns(
+            block.rewards, block.discounts, values[0, 0], block.continues, n, next_bonuses=bonuses[i, j]
+        )
+        assert_array_equal(shared[i, j], alone)
 
 
 def test_one_candidate_per_block_and_one_trace_for_all_broadcast() -> None:

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import cached
 
-from lambda_replay.config import RunConfig, to_dict
+from lambda_replay.agents.dqn import DQNConfig
+from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.agents.run_settings import to_dict
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.studies.attempt import find_reason
 from lambda_replay.studies.execute import check_room, default_workers, tidy_finished, unfinished
@@ -96,16 +100,14 @@ def test_settings_come_from_preset_defaults_arm_and_environment_in_that_order(st
     preset = make_config("minatar/breakout")
     assert minatar.memory.capacity == preset.memory.capacity
     assert (minatar.steps, minatar.memory.start) == (2_000, 500)
-    assert minatar.cache is not None
-    assert (minatar.cache.size, minatar.cache.priority) == (400, 0.1)
+    assert (cached(minatar).cache.size, cached(minatar).cache.priority) == (400, 0.1)
     assert (minatar.estimator, minatar.threads) == ("peng:0.5", 1)
     assert (cartpole.estimator, cartpole.threads) == ("peng:0.9", 2)
 
 
 def test_cache_settings_among_the_defaults_leave_arms_without_a_cache_alone(study: Study) -> None:
     config = config_of(study, "minatar/breakout", "dqn")
-    assert config.cache is None
-    assert config.target == make_config("minatar/breakout", agent="dqn").target
+    assert config.algorithm == make_config("minatar/breakout", agent="dqn").algorithm
     assert config.estimator == "nstep:3"
 
 
@@ -365,7 +367,9 @@ def test_every_figure_has_a_full_and_a_small_study() -> None:
 def test_full_studies_have_the_papers_numbers(figure: str) -> None:
     """Appendix A: the table of hyper-parameters and the text around it."""
     for config in {run.config for run in read_study(STUDIES / f"{figure}.toml").runs}:
-        memory, optimizer, exploration, atari = config.memory, config.optimizer, config.exploration, config.atari
+        assert isinstance(config.algorithm, DQNLambdaConfig | DQNConfig)
+        optimizer, exploration = config.algorithm.optimizer, config.algorithm.exploration
+        memory, atari = config.memory, config.atari
         assert (memory.capacity, memory.start) == (1_000_000, 50_000)
         assert memory.history == (1 if figure == "partial-observability" else 4)
         assert (config.discount, config.envs, config.flicker) == (0.99, 1, 0.0)
@@ -374,13 +378,15 @@ def test_full_studies_have_the_papers_numbers(figure: str) -> None:
         assert (exploration.start, exploration.end, exploration.steps) == (1.0, 0.1, 1_000_000)
         assert atari is not None
         assert (atari.frame_skip, atari.noop_max, atari.sticky, atari.clip_rewards) == (4, 30, 0.0, True)
-        if config.target is not None:
-            assert (config.target.copy_every, config.target.update_every) == (10_000, 4)
-        if config.cache is not None:
-            assert (config.cache.block_length, config.cache.refresh_every, config.cache.tail) == (100, 10_000, 0)
-            assert config.cache.updates_per_refresh == 2_500
-            assert config.cache.size == 80_000 or figure == "ablation"
-            assert config.cache.priority_quantile == 0.5
+        if isinstance(config.algorithm, DQNConfig):
+            target = config.algorithm.target
+            assert (target.copy_every, target.update_every) == (10_000, 4)
+        else:
+            cache = config.algorithm.cache
+            assert (cache.block_length, cache.refresh_every, cache.tail) == (100, 10_000, 0)
+            assert cache.updates_per_refresh == 2_500
+            assert cache.size == 80_000 or figure == "ablation"
+            assert cache.priority_quantile == 0.5
 
 
 def lambdas(family: str, prefix: str) -> dict[str, tuple[str, float]]:
@@ -414,7 +420,7 @@ def test_arms_are_the_figures(name: str) -> None:
     study = read_study(STUDIES / f"{name}.toml")
     for environment in study.environments:
         configs = {arm: config_of(study, environment, arm) for arm in study.arms if arm != study.baseline}
-        found = {arm: (config.estimator, config.cache.priority) for arm, config in configs.items() if config.cache}
+        found = {arm: (config.estimator, cached(config).cache.priority) for arm, config in configs.items()}
         assert found == ARMS[name]
 
 
@@ -436,11 +442,12 @@ def test_the_ablation_varies_the_cache_alone(name: str, smallest: int | None) ->
     study = read_study(STUDIES / f"{name}.toml")
     kind = "atari" if name == "ablation" else "minatar"
     assert study.environments == (f"{kind}/seaquest", f"{kind}/space_invaders")
-    caches = [config_of(study, study.environments[0], arm).cache for arm in study.arms if arm != study.baseline]
-    sizes = [cache.size for cache in caches if cache is not None]
+    arms = [arm for arm in study.arms if arm != study.baseline]
+    caches = [cached(config_of(study, study.environments[0], arm)).cache for arm in arms]
+    sizes = [cache.size for cache in caches]
     first = sizes[0] if smallest is None else smallest
     assert sizes == [first, 2 * first, 3 * first]
-    assert len({cache.updates_per_refresh for cache in caches if cache is not None}) == 1
+    assert len({cache.updates_per_refresh for cache in caches}) == 1
     assert {run.config.estimator for run in study.runs} == {"nstep:3"}
 
 

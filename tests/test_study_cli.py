@@ -16,8 +16,8 @@ import pytest
 from gates import Gate
 from processes import HUNG_SECONDS, wait_for
 
+from lambda_replay.agents.run_settings import to_dict
 from lambda_replay.cli import main
-from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.directory import RunLock, is_finished
 from lambda_replay.studies import attempt, cluster, execute

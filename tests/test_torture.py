@@ -30,13 +30,13 @@ from small_runs import (
 from test_files import entries, plain, revouched
 from test_resume import DAMAGES, flip, mutate, newest
 
-from lambda_replay.config import AgentName, RunConfig
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.rundir.checkpoints import CHECKPOINTS, STATE, read_state, saved_steps
 from lambda_replay.rundir.directory import LOGS, read_config, read_provenance
 from lambda_replay.rundir.files import parse_tensors
 from lambda_replay.rundir.verification import verify_run
-from lambda_replay.training.run import resume_run
+from lambda_replay.training.resuming import resume_run
 
 pytestmark = pytest.mark.torture
 
@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 @pytest.mark.parametrize("envs", [1, 4])
 @pytest.mark.parametrize("agent", ["dqn-lambda", "dqn"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "minatar/breakout", "minatar/seaquest", "atari/qbert", "atari/pong"])
-def test_killed_at_twenty_random_moments(server: Server, tmp_path: Path, env: str, agent: AgentName, envs: int) -> None:
+def test_killed_at_twenty_random_moments(server: Server, tmp_path: Path, env: str, agent: str, envs: int) -> None:
     kill_often(server, tmp_path, small_config(env, agent, envs, steps=1_200), seed=f"{env} {agent} {envs}")
 
 
@@ -294,7 +294,7 @@ def cut_and_paste(content: bytes, data: Any) -> bytes:
 @pytest.mark.parametrize("agent", ["dqn-lambda", "dqn"])
 @fuzzing(2_000)
 @given(data=st.data())
-def test_thousands_of_lying_states(tmp_path_factory: pytest.TempPathFactory, agent: AgentName, data: Any) -> None:
+def test_thousands_of_lying_states(tmp_path_factory: pytest.TempPathFactory, agent: str, data: Any) -> None:
     source = tmp_path_factory.getbasetemp() / f"source-{agent}"
     if not source.exists():
         train_until(source, small_config(agent=agent, envs=2), 350)

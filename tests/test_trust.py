@@ -18,7 +18,7 @@ from lambda_replay.cli import main
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.trust import sign
 from lambda_replay.training.policy import load_policy
-from lambda_replay.training.run import resume_run
+from lambda_replay.training.resuming import resume_run
 
 ENV = "restless:Steady-v0"
 TESTS = Path(__file__).parent
@@ -60,8 +60,13 @@ def test_a_key_is_made_when_it_is_needed_and_only_its_user_can_read_it(state: Pa
     assert [path.name for path in key.parent.iterdir()] == ["key"]
     assert signature is not None
     assert sign(small_config(ENV, seed=3)) == signature
-    other = [small_config("restless:Restless-v0"), small_config(ENV, env_args=["is_steady=false"])]
-    assert len({signature, *map(sign, other)}) == 3
+    other = [
+        small_config("restless:Restless-v0"),
+        small_config(ENV, env_args=["is_steady=false"]),
+        small_config(ENV, estimator="toys:between"),
+        small_config("CartPole-v1", estimator="toys:between"),
+    ]
+    assert len({signature, *map(sign, other)}) == 5
     become_somebody_else(state)
     assert sign(small_config(ENV)) not in (signature, None)
 

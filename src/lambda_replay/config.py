@@ -1,23 +1,20 @@
-"""Every knob of a run: frozen dataclasses with unit, default and the paper's value; using them is done elsewhere.
+"""Settings that runs are made of: frozen dataclasses with unit, default and the paper's value.
 
-The comment behind a field is its help text on the command line. "Paper" is Daley & Amato 2019, appendix A.
+What every run has is in ``RunConfig``; each agent's file declares what only that agent has, from the parts here. The
+comment behind a field is its help text on the command line. "Paper" is Daley & Amato 2019, appendix A.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
-import sys
-import types
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from lambda_replay.errors import ConfigError
 
-AgentName = Literal["dqn-lambda", "dqn"]
 Schedule = Literal["burst", "concurrent"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that no user may give
@@ -25,38 +22,37 @@ MAX_THREADS = 1024  # more than any machine's cores; far more would crash the pr
 LARGEST_NUMBER = 10**15  # of any count or size: all of them can be computed with exactly in floating point
 LARGEST_RUN_SEED = 2**128 - 1  # as long as NumPy recommends
 LARGEST_WIDTH = 10**6  # units of a hidden layer; the product of two widths is still a number that torch can hold
-T = TypeVar("T")
 
 
-def _require(condition: bool, sentence: str) -> None:
+def require(condition: bool, sentence: str) -> None:
     if not condition:
         raise ConfigError(sentence)
 
 
-def _require_reasonable(prefix: str, owner: object) -> None:
+def require_reasonable(prefix: str, owner: object) -> None:
     """Refuse whole numbers with which neither arrays nor files nor sentences can deal."""
     for name, value in vars(owner).items():
         largest = LARGEST_RUN_SEED if name == "seed" else LARGEST_NUMBER
         if isinstance(value, int) and abs(value) > largest:
-            raise ConfigError(f"{prefix}{name} is {_shown(value)}; give a number up to {largest}.")
+            raise ConfigError(f"{prefix}{name} is {shown(value)}; give a number up to {largest}.")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """The value for a sentence; Python refuses to write whole numbers of thousands of digits."""
     is_long = isinstance(value, int) and abs(value) > LARGEST_RUN_SEED
     return f"{'-' if value < 0 else ''}10^{math.log10(abs(value)):.0f}" if is_long else repr(value)
 
 
-def _require_positive(prefix: str, owner: object, *names: str) -> None:
+def require_positive(prefix: str, owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        _require(0 < value < math.inf, f"{prefix}{name} is {value}; give a number above 0.")
+        require(0 < value < math.inf, f"{prefix}{name} is {value}; give a number above 0.")
 
 
-def _require_fraction(prefix: str, owner: object, *names: str) -> None:
+def require_fraction(prefix: str, owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        _require(0 <= value <= 1, f"{prefix}{name} is {value}; give a number from 0 to 1.")
+        require(0 <= value <= 1, f"{prefix}{name} is {value}; give a number from 0 to 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +65,10 @@ class MemoryConfig:
     storage: Literal["disk", "ram"] = "disk"  # disk: memory-mapped files in the run directory; ram: plain arrays
 
     def __post_init__(self) -> None:
-        _require_reasonable("memory.", self)
-        _require_positive("memory.", self, "capacity", "start", "history")
-        _require(self.history <= 255, f"memory.history is {self.history}; give a number from 1 to 255.")
-        _require(
+        require_reasonable("memory.", self)
+        require_positive("memory.", self, "capacity", "start", "history")
+        require(self.history <= 255, f"memory.history is {self.history}; give a number from 1 to 255.")
+        require(
             self.start <= self.capacity,
             f"memory.capacity ({self.capacity}) is smaller than memory.start ({self.start}); "
             "raise memory.capacity or lower memory.start.",
@@ -81,7 +77,7 @@ class MemoryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheConfig:
-    """The refreshed cache of precomputed returns (agent dqn-lambda)."""
+    """The refreshed cache of precomputed returns."""
 
     size: int = 80_000  # rows S; paper 80,000
     block_length: int = 100  # agent steps B per block; paper 100
@@ -93,18 +89,18 @@ class CacheConfig:
     priority_quantile: float = 0.5  # quantile of |TD error| above which samples are preferred; paper 0.5, the median
 
     def __post_init__(self) -> None:
-        _require_reasonable("cache.", self)
-        _require_positive("cache.", self, "size", "block_length", "refresh_every")
-        _require(
+        require_reasonable("cache.", self)
+        require_positive("cache.", self, "size", "block_length", "refresh_every")
+        require(
             self.size % self.block_length == 0,
             f"cache.size ({self.size}) must be a multiple of cache.block_length ({self.block_length}); "
             f"{max(1, round(self.size / self.block_length)) * self.block_length} is the nearest.",
         )
-        _require(self.tail >= 0, f"cache.tail is {self.tail}; give 0 or more agent steps.")
+        require(self.tail >= 0, f"cache.tail is {self.tail}; give 0 or more agent steps.")
         if self.updates is not None:
-            _require_positive("cache.", self, "updates")
-        _require_fraction("cache.", self, "priority")
-        _require(
+            require_positive("cache.", self, "updates")
+        require_fraction("cache.", self, "priority")
+        require(
             0 <= self.priority_quantile < 1,
             f"cache.priority_quantile is {self.priority_quantile}; give a number from 0 up to but not including 1.",
         )
@@ -117,18 +113,24 @@ class CacheConfig:
     def updates_per_refresh(self) -> int:
         return max(1, self.refresh_every // 4) if self.updates is None else self.updates
 
+    def reserve_slots(self, num_streams: int) -> int:
+        """Slots per stream that acting may push out of the window while training still reads it; 0 in bursts."""
+        if self.schedule == "burst":
+            return 0
+        return 2 * self.refresh_every // num_streams  # a step takes two slots at the most: see checkpoints.py
+
 
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig:
-    """The target network (agent dqn, the paper's baseline)."""
+    """The target network of the paper's baseline."""
 
     copy_every: int = 10_000  # agent steps between copies of the network into the target network; paper 10,000
     update_every: int = 4  # agent steps per minibatch; paper 4
 
     def __post_init__(self) -> None:
-        _require_reasonable("target.", self)
-        _require_positive("target.", self, "copy_every", "update_every")
-        _require(
+        require_reasonable("target.", self)
+        require_positive("target.", self, "copy_every", "update_every")
+        require(
             self.copy_every % self.update_every == 0,
             f"target.copy_every ({self.copy_every}) must be a multiple of target.update_every ({self.update_every}).",
         )
@@ -143,9 +145,9 @@ class ExplorationConfig:
     steps: int = 1_000_000  # agent steps of annealing; paper 1,000,000
 
     def __post_init__(self) -> None:
-        _require_reasonable("exploration.", self)
-        _require_fraction("exploration.", self, "start", "end")
-        _require_positive("exploration.", self, "steps")
+        require_reasonable("exploration.", self)
+        require_fraction("exploration.", self, "start", "end")
+        require_positive("exploration.", self, "steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,15 +161,14 @@ class OptimizerConfig:
     epsilon: float = 1e-4  # Adam ε; paper 0.0001
     loss: Literal["squared", "huber"] = "squared"  # paper squared
     max_grad_norm: float | None = None  # clip the gradient's norm to this; None means no clip; paper None
-    cuda_graph: bool = False  # on CUDA, record the training step and replay it; never run on a GPU yet; burst only
 
     def __post_init__(self) -> None:
-        _require_reasonable("optimizer.", self)
-        _require_positive("optimizer.", self, "batch_size", "learning_rate", "epsilon")
-        _require(0 <= self.beta1 < 1, f"optimizer.beta1 is {self.beta1}; give a number from 0 to below 1.")
-        _require(0 <= self.beta2 < 1, f"optimizer.beta2 is {self.beta2}; give a number from 0 to below 1.")
+        require_reasonable("optimizer.", self)
+        require_positive("optimizer.", self, "batch_size", "learning_rate", "epsilon")
+        require(0 <= self.beta1 < 1, f"optimizer.beta1 is {self.beta1}; give a number from 0 to below 1.")
+        require(0 <= self.beta2 < 1, f"optimizer.beta2 is {self.beta2}; give a number from 0 to below 1.")
         if self.max_grad_norm is not None:
-            _require_positive("optimizer.", self, "max_grad_norm")
+            require_positive("optimizer.", self, "max_grad_norm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +180,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         if not all(0 < width <= LARGEST_WIDTH for width in self.hidden):
-            widths = ", ".join(map(_shown, self.hidden))
+            widths = ", ".join(map(shown, self.hidden))
             raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.")
 
 
@@ -197,10 +198,10 @@ class AtariConfig:
     all_actions: bool = False  # all 18 joystick actions instead of the game's minimal set; paper no
 
     def __post_init__(self) -> None:
-        _require_reasonable("atari.", self)
-        _require_positive("atari.", self, "frame_skip", "max_frames")
-        _require(self.noop_max >= 0, f"atari.noop_max is {self.noop_max}; give 0 or more.")
-        _require_fraction("atari.", self, "sticky")
+        require_reasonable("atari.", self)
+        require_positive("atari.", self, "frame_skip", "max_frames")
+        require(self.noop_max >= 0, f"atari.noop_max is {self.noop_max}; give 0 or more.")
+        require_fraction("atari.", self, "sticky")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +213,25 @@ class MinAtarConfig:
     all_actions: bool = False  # all six actions (v0) instead of the game's minimal set (v1)
 
     def __post_init__(self) -> None:
-        _require_fraction("minatar.", self, "sticky")
+        require_fraction("minatar.", self, "sticky")
+
+
+class AgentConfig(Protocol):
+    """What an agent's own settings must say of themselves."""
+
+    @property
+    def boundary_every(self) -> int:
+        """Agent steps between two boundaries: refreshes, or copies of a target network. Checkpoints are taken there."""
+        ...
+
+    @property
+    def schedule(self) -> Schedule:
+        """Whether learning runs at once (burst) or beside the acting (concurrent)."""
+        ...
+
+    def check(self, run: RunConfig) -> None:
+        """Refuse what does not fit the rest of the run."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +240,7 @@ class RunConfig:
 
     env: str  # atari/pong, minatar/breakout, CartPole-v1, or package:Env-v0 (any Gymnasium id with discrete actions)
     env_args: tuple[str, ...] = ()  # name=value arguments of a Gymnasium environment; values as in JSON, or else text
-    agent: AgentName = "dqn-lambda"  # dqn-lambda: cached returns; dqn: target network, the paper's baseline
+    agent: str = "dqn-lambda"  # the algorithm: dqn-lambda (cached returns), dqn (target network, the paper's baseline)
     estimator: str = "peng:0.75"  # return estimator; agent dqn takes nstep:n only; the paper's baseline nstep:3
     steps: int = 10_000_000  # agent steps, all environments together; paper 10,000,000
     seed: int = 0  # every random stream of the run comes from it
@@ -233,38 +252,29 @@ class RunConfig:
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
     max_game_steps: int = 500_000  # agent steps of a game before it is truncated; bounds what a resume repeats
     memory: MemoryConfig = field(default_factory=MemoryConfig)
-    cache: CacheConfig | None = field(default_factory=CacheConfig)
-    target: TargetConfig | None = None
-    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    algorithm: AgentConfig  # what only this agent has; its fields are settings of the run like the others
     atari: AtariConfig | None = None
     minatar: MinAtarConfig | None = None
 
     def __post_init__(self) -> None:
-        _require_reasonable("", self)
-        _require_positive("", self, "steps", "envs", "max_game_steps")
+        require_reasonable("", self)
+        require_positive("", self, "steps", "envs", "max_game_steps")
         if self.threads is not None:
-            _require(
+            require(
                 1 <= self.threads <= MAX_THREADS, f"threads is {self.threads}; give a number from 1 to {MAX_THREADS}."
             )
-        _require_fraction("", self, "discount", "flicker")
-        _require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.")
-        _require(self.checkpoint_every >= 0, f"checkpoint_every is {self.checkpoint_every}; give 0 or more steps.")
-        _require(
+        require_fraction("", self, "discount", "flicker")
+        require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.")
+        require(self.checkpoint_every >= 0, f"checkpoint_every is {self.checkpoint_every}; give 0 or more steps.")
+        require(
             self.memory.storage == "disk" or self.checkpoint_every == 0,
             "memory.storage ram leaves nothing to resume from; set checkpoint_every to 0, or memory.storage to disk.",
         )
-        _require(
-            not self.optimizer.cuda_graph or self.cache is None or self.cache.schedule == "burst",
-            "optimizer.cuda_graph and cache.schedule concurrent exclude each other: what the acting thread moves to "
-            "the device would break the recording; leave one of them out.",
-        )
-        self._check_parts()
+        self._check_families()
         self._check_env_args()
-        self._check_lock_step()
-        if self.cache is not None:
-            self._check_room_for_blocks(self.cache)
+        self.check_lock_step("steps", self.steps)
+        self.check_lock_step("memory.start", self.memory.start)
+        self.algorithm.check(self)
 
     @property
     def env_arguments(self) -> dict[str, Any]:
@@ -273,78 +283,60 @@ class RunConfig:
         return {name: _json_or_text(text) for name, _, text in pairs}
 
     @property
-    def boundary_every(self) -> int:
-        """Agent steps between two refreshes, or two copies of the target network."""
-        return self.cache.refresh_every if self.cache is not None else self.target.copy_every  # type: ignore[union-attr]
-
-    @property
-    def reserve_slots(self) -> int:
-        """Slots per stream that acting may push out of the window while training still reads it; 0 in bursts."""
-        if self.cache is None or self.cache.schedule == "burst":
-            return 0
-        return 2 * self.cache.refresh_every // self.envs  # a step takes two slots at the most: see checkpoints.py
-
-    @property
     def checkpoint_interval(self) -> int:
         """Agent steps between checkpoints: ``checkpoint_every`` rounded up to whole boundaries."""
-        return -(-self.checkpoint_every // self.boundary_every) * self.boundary_every
+        boundary_every = self.algorithm.boundary_every
+        return -(-self.checkpoint_every // boundary_every) * boundary_every
 
-    def _check_parts(self) -> None:
-        """Each part is there exactly when its owner is, so that no setting is silently without effect."""
-        owners = {
-            "cache": (self.cache, self.agent == "dqn-lambda"),
-            "target": (self.target, self.agent == "dqn"),
-            "atari": (self.atari, self.env.startswith("atari/")),
-            "minatar": (self.minatar, self.env.startswith("minatar/")),
-        }
-        for name, (part, wanted) in owners.items():
-            owner = _OWNERS[name]
-            here = f"this is agent {self.agent} on {self.env}"
-            _require(part is not None or not wanted, f"the {name} settings are missing, which {owner} needs; {here}.")
-            _require(part is None or wanted, f"the {name} settings belong to {owner} only; {here}.")
+    def steps_to_boundary(self, step: int) -> int:
+        """Steps until the next boundary, 0 meaning now; the first is due when the memory has its start size."""
+        start = self.memory.start
+        return start - step if step < start else (start - step) % self.algorithm.boundary_every
+
+    def is_boundary(self, step: int) -> bool:
+        return self.steps_to_boundary(step) == 0
+
+    def state_shape(self, observation_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape [F, *observation] of a state, which stacks the last observations."""
+        return (self.memory.history, *observation_shape)
+
+    def check_lock_step(self, name: str, value: int) -> None:
+        """Refuse a number of steps that the environments, which advance together, do not reach."""
+        require(
+            value % self.envs == 0,
+            f"{name} ({value}) must be a multiple of envs ({self.envs}), which advance together; "
+            f"{-(-value // self.envs) * self.envs} is the next.",
+        )
+
+    def _check_families(self) -> None:
+        """Each family's settings are there exactly when its environment is: no setting is silently without effect."""
+        for name, part in (("atari", self.atari), ("minatar", self.minatar)):
+            is_wanted = self.env.startswith(f"{name}/")
+            require(
+                part is not None or not is_wanted,
+                f"the {name} settings are missing, which {name}/… environments need; this is {self.env}.",
+            )
+            require(
+                part is None or is_wanted,
+                f"the {name} settings belong to {name}/… environments only; this is {self.env}.",
+            )
 
     def _check_env_args(self) -> None:
         names = [argument.partition("=")[0] for argument in self.env_args]
         for argument, name in zip(self.env_args, names, strict=True):
             is_pair = "=" in argument and name.isidentifier()
-            _require(is_pair, f"env_args has {argument!r}; give name=value, such as continuous=true or gravity=-5.0.")
-            _require(names.count(name) == 1, f"env_args gives {name} twice; give it once.")
-            _require(
+            require(is_pair, f"env_args has {argument!r}; give name=value, such as continuous=true or gravity=-5.0.")
+            require(names.count(name) == 1, f"env_args gives {name} twice; give it once.")
+            require(
                 name not in RESERVED,
                 f"env_args has {name}, which lambda-replay sets itself; give the environment's own arguments only.",
             )
         family = self.env.partition("/")[0]
-        _require(
+        require(
             not self.env_args or family not in ("atari", "minatar"),
             f"env_args are for Gymnasium environments, and this is {self.env}; use the {family} settings, "
             f"such as {family}.sticky.",
         )
-
-    def _check_lock_step(self) -> None:
-        numbers = {"steps": self.steps, "memory.start": self.memory.start}
-        if self.cache is not None:
-            numbers["cache.refresh_every"] = self.cache.refresh_every
-        if self.target is not None:
-            numbers["target.copy_every"] = self.target.copy_every
-        for name, value in numbers.items():
-            _require(
-                value % self.envs == 0,
-                f"{name} ({value}) must be a multiple of envs ({self.envs}), which advance together; "
-                f"{-(-value // self.envs) * self.envs} is the next.",
-            )
-
-    def _check_room_for_blocks(self, cache: CacheConfig) -> None:
-        block = cache.block_length + cache.tail + self.memory.history
-        per_stream = {
-            "memory.capacity": (self.memory.capacity, block + self.reserve_slots),
-            "memory.start": (self.memory.start, block),
-        }
-        for name, (value, needed) in per_stream.items():
-            _require(
-                value // self.envs >= needed,
-                f"{name} ({value}, over {self.envs} environments) is smaller than a block, which needs {needed} slots; "
-                f"raise it to {needed * self.envs} or lower cache.block_length ({cache.block_length}).",
-            )
 
 
 def _json_or_text(text: str) -> Any:
@@ -354,38 +346,9 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def to_dict(config: RunConfig) -> dict[str, Any]:
-    """The config as plain values, for JSON."""
-    return asdict(config)
-
-
-def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The config that ``to_dict`` wrote, with every name and type checked."""
-    return _read(RunConfig, values, "")
-
-
-def override(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """A copy of the config with some fields replaced: ``{"steps": 1000, "cache": {"size": 400}}``."""
-    return _override(config, values, "")
-
-
-def differing_fields(one: RunConfig, other: RunConfig) -> list[str]:
-    """Names of the fields in which two configs differ: ``["seed", "cache.size"]``."""
-    left, right = flatten(to_dict(one)), flatten(to_dict(other))
-    return [name for name in {**left, **right} if left.get(name) != right.get(name)]
-
-
 def environment_directory(environment: str) -> str:
     """An environment's name as that of a file or directory: atari/pong becomes atari-pong."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", environment).strip("-.") or "environment"
-
-
-_OWNERS = {
-    "cache": "agent dqn-lambda",
-    "target": "agent dqn",
-    "atari": "atari/… environments",
-    "minatar": "minatar/… environments",
-}
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -394,64 +357,3 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
     return flat
-
-
-def _known(kind: type, values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The type of each field that is named, or a sentence about the first name that is none."""
-    hints = get_type_hints(kind)
-    unknown = next((name for name in values if name not in hints), None)
-    if unknown is not None:
-        meant = difflib.get_close_matches(unknown, hints, n=1)
-        remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"known here: {', '.join(hints)}"
-        raise ConfigError(f"there is no setting {prefix}{unknown}; {remedy}.")
-    return hints
-
-
-def _read(kind: type[T], values: Mapping[str, Any], prefix: str) -> T:
-    hints = _known(kind, values, prefix)
-    missing = [f.name for f in fields(kind) if f.name not in values]  # type: ignore[arg-type]
-    _require(not missing, f"the setting {prefix}{missing[0] if missing else ''} is missing.")
-    return kind(**{name: _value(hints[name], value, f"{prefix}{name}") for name, value in values.items()})
-
-
-def _override(config: T, values: Mapping[str, Any], prefix: str) -> T:
-    hints = _known(type(config), values, prefix)
-    changes: dict[str, Any] = {}
-    for name, value in values.items():
-        present = getattr(config, name)
-        if isinstance(value, Mapping) and present is None:
-            raise ConfigError(f"the {prefix}{name} settings belong to {_OWNERS[name]} only, which this is not.")
-        if isinstance(value, Mapping) and is_dataclass(present):
-            changes[name] = _override(present, value, f"{prefix}{name}.")
-        else:
-            changes[name] = _value(hints[name], value, f"{prefix}{name}")
-    return replace(config, **changes)  # type: ignore[type-var]
-
-
-def _value(hint: Any, value: Any, name: str) -> Any:
-    """The value as the hinted type, or a sentence that names the setting."""
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    for option in options:
-        if option is types.NoneType and value is None:
-            return None
-        if is_dataclass(option) and isinstance(value, Mapping):
-            return _read(option, value, f"{name}.")  # type: ignore[arg-type]
-        if get_origin(option) is Literal and value in get_args(option):
-            return value
-        if get_origin(option) is tuple and isinstance(value, list | tuple):
-            return tuple(_value(get_args(option)[0], item, name) for item in value)
-        if option is float and (type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)):
-            return float(value)
-        if option in (int, str, bool) and type(value) is option:
-            return value
-    wanted = " or ".join(_type_words(option) for option in options)
-    raise ConfigError(f"{name} is {_shown(value)}; give {wanted}.")
-
-
-def _type_words(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return " or ".join(repr(choice) for choice in get_args(option))
-    if get_origin(option) is tuple:
-        return "a list of texts" if get_args(option)[0] is str else "a list of whole numbers"
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "none"}
-    return words.get(option, "a table of settings")

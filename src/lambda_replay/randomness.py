@@ -19,6 +19,10 @@ class RandomStreams:
     init: np.random.Generator  # the network's first weights
     evaluate: np.random.Generator  # games played outside of training
 
+    def draw_init_seed(self) -> int:
+        """A seed for generators of other kinds, from the stream of the first weights."""
+        return int(self.init.integers(2**63))
+
     def get_state(self) -> dict[str, Any]:
         """Where every stream stands, as plain values for JSON."""
         named = {name: stream.bit_generator.state for name, stream in vars(self).items() if name != "envs"}
@@ -31,6 +35,16 @@ class RandomStreams:
                 zip(stream, state[name], strict=True) if name == "envs" else [(stream, state[name])]
             ):
                 generator.bit_generator.state = saved
+
+    def accepts(self, state: Any) -> bool:
+        """Whether plain values are a state of these streams; a stream that is asked is not to be used any more."""
+        if not isinstance(state, dict) or state.keys() != self.get_state().keys():
+            return False
+        try:
+            self.set_state(state)
+            return self.get_state() == state
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return False
 
 
 def make_streams(seed: int, num_envs: int) -> RandomStreams:

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from lambda_replay.agents.epsilon_greedy import Actor
-from lambda_replay.config import RunConfig
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from lambda_replay.agents.epsilon_greedy import EpsilonGreedy
+from lambda_replay.agents.protocol import Acted, AgentNeeds, KeepsGoing, Tensors, Work
+from lambda_replay.agents.q_learning import FLOAT_BYTES, make_q_network, q_learning_kind
+from lambda_replay.config import ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule, TargetConfig
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import ConfigError
+from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.replay.data import NO_ACTION, Block, Integers, Minibatch
+from lambda_replay.replay.data import Block, Integers, Minibatch
 from lambda_replay.replay.diagnostics import Metrics
+from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import NStep
 from lambda_replay.replay.memory import ReplayMemory
+
+WINDOW_STEP_BYTES = 8 + 4 + 4 + 4 + 1 + 1  # slot, action, reward, probability, terminated, whether it is a step
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig:
+    """Settings of dqn."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+
+    @property
+    def boundary_every(self) -> int:
+        return self.target.copy_every
+
+    @property
+    def schedule(self) -> Schedule:
+        return "burst"
+
+    def check(self, run: RunConfig) -> None:
+        """Refuse what does not fit the rest of the run."""
+        run.check_lock_step("target.copy_every", self.target.copy_every)
 
 
 class DQN:
@@ -19,52 +55,55 @@ class DQN:
 
     def __init__(
         self,
-        config: RunConfig,
+        run: RunConfig,
+        config: DQNConfig,
         *,
         memory: ReplayMemory,
-        learner: Learner,
-        actor: Actor,
+        network: QNetwork,
         estimator: NStep,
+        spec: EnvironmentSpec,
         streams: RandomStreams,
+        seed: int,
     ) -> None:
-        assert config.target is not None
-        self.memory, self.learner, self.actor = memory, learner, actor
-        self._config, self._target_config = config, config.target
-        self._estimator, self._streams = estimator, streams
-        self._target = learner.frozen_copy()
+        self._run, self._config, self._memory = run, config, memory
+        self._network, self._estimator, self._streams = network, estimator, streams
+        self._learner = Learner(network, config.optimizer, seed)
+        self._target = network.copy()
+        self._actor = EpsilonGreedy(network, spec.num_actions, config.exploration, run.memory.start, streams.explore)
         self._totals = np.zeros(3)  # loss, |TD error|, Q-value, summed since the last copy
         self._num_updates = 0  # since the last copy
 
-    def steps_to_boundary(self, step: int) -> int:
-        """Steps until the next copy of the network, 0 meaning now."""
-        start = self._config.memory.start
-        return start - step if step < start else (start - step) % self._target_config.copy_every
+    def act(self, states: NDArray[Any], step: int) -> Acted:
+        return self._actor.act(states, step)
 
-    def settle(self) -> Metrics | None:
-        """Nothing: between two calls of ``learn`` no work is under way."""
-        return None
+    def describe(self, step: int) -> Metrics:
+        return {"epsilon": self._actor.epsilon(step)}
 
-    def stop(self) -> None:
-        """Nothing is under way that would have to stop."""
-
-    def learn(self, step: int) -> Metrics | None:
-        """Copy the network where that is due, then train; the metrics are those of the time since the last copy."""
-        if step < self._config.memory.start:
+    def learn(self, step: int) -> Work | None:
+        """Copy the network where that is due, then train."""
+        is_boundary, num_updates = self._run.is_boundary(step), self._updates_due(step)
+        if not is_boundary and num_updates == 0:
             return None
-        metrics = None
-        if self.steps_to_boundary(step) == 0:
-            self.learner.copy_weights_to(self._target)
-            metrics = self._take_metrics() if self._num_updates > 0 else None
-        for _ in range(self._updates_due(step)):
-            self._totals += self.learner.train([self._sample_minibatch()])
-            self._num_updates += 1
-        return metrics
+        return Work(
+            lambda keeps_going: self._train(num_updates, keeps_going, is_boundary=is_boundary), adopt=lambda: None
+        )
 
     def _updates_due(self, step: int) -> int:
         """Multiples of ``update_every`` that the environments' last lock-step reached."""
-        every = self._target_config.update_every
-        elapsed = step - self._config.memory.start
-        return elapsed // every - (elapsed - self._config.envs) // every
+        elapsed, every = step - self._run.memory.start, self._config.target.update_every
+        return 0 if elapsed < 0 else elapsed // every - (elapsed - self._run.envs) // every
+
+    def _train(self, num_updates: int, keeps_going: KeepsGoing, *, is_boundary: bool) -> Metrics | None:
+        """The metrics are those of the time since the last copy."""
+        metrics = None
+        if is_boundary:
+            self._network.copy_weights_to(self._target)
+            metrics = self._take_metrics() if self._num_updates > 0 else None
+        for _ in range(num_updates):
+            if keeps_going():
+                self._totals += self._learner.train([self._sample_minibatch()])
+                self._num_updates += 1
+        return metrics
 
     def _take_metrics(self) -> Metrics:
         loss, td_error_abs, q_value = (self._totals / self._num_updates).tolist()
@@ -75,32 +114,86 @@ class DQN:
     def _sample_minibatch(self) -> Minibatch:
         """B transitions of the whole memory with their n-step returns."""
         slots = self._sample_slots()  # [B, n+1]
-        actions, rewards, behaviour_probs, terminated = self.memory.transitions(slots)  # [B, n+1] each
-        has_ended = terminated[:, :-1] | (actions[:, 1:] == NO_ACTION)  # [B, n]
+        actions, rewards, behaviour_probs, terminated, is_step, _ = self._memory.transitions(slots)  # [B, n+1] each
+        has_ended = terminated[:, :-1] | ~is_step[:, 1:]  # [B, n]
         # Only the state that ends the return needs Q-values: the one after the first end, or the n-th.
         lengths = np.where(has_ended.any(axis=1), has_ended.argmax(axis=1) + 1, has_ended.shape[1])  # [B]
         batch = np.arange(len(slots))
-        bootstraps = self._target.q_values(self.memory.states(slots[batch, lengths]))  # [B, A]
+        bootstraps = self._target(self._memory.states(slots[batch, lengths]))  # [B, A]
         q_values = np.zeros((*slots.shape, bootstraps.shape[1]), dtype=np.float32)  # [B, n+1, A]
         q_values[batch, lengths] = bootstraps
-        discounts = np.where(terminated[:, :-1], np.float32(0), np.float32(self._config.discount))
-        block = Block(rewards[:, :-1], discounts, q_values, actions, behaviour_probs, ~has_ended)
+        discounts = np.where(terminated[:, :-1], np.float32(0), np.float32(self._run.discount))
+        block = Block(rewards[:, :-1], discounts, q_values, actions, behaviour_probs, ~has_ended, is_step)
         first = slots[:, 0]
-        return Minibatch(self.memory.states(first), actions[:, 0], self._estimator(block)[:, 0], first)
+        return Minibatch(self._memory.states(first), actions[:, 0], self._estimator(block)[:, 0], first)
 
     def _sample_slots(self) -> Integers:
         """Slots [B, n+1] that start uniformly at random at a transition; closing slots are drawn again."""
         batch_size, length = self._config.optimizer.batch_size, self._estimator.n
-        slots = self.memory.sample_blocks(batch_size, length, self._streams.batches)
-        while (is_closing := self.memory.actions[slots[:, 0]] == NO_ACTION).any():
-            slots[is_closing] = self.memory.sample_blocks(int(is_closing.sum()), length, self._streams.batches)
+        slots = self._memory.sample_blocks(batch_size, length, self._streams.batches)
+        while (is_closing := ~self._memory.is_step[slots[:, 0]]).any():
+            slots[is_closing] = self._memory.sample_blocks(int(is_closing.sum()), length, self._streams.batches)
         return slots
 
+    def get_tensors(self) -> dict[str, Tensors]:
+        """At a boundary the target network is due to be copied, so it is not needed."""
+        return {"weights": self._network.weights(), "optimizer": self._learner.optimizer_state()}
+
+    def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
+        self._network.load_weights(tensors["weights"])
+        self._learner.load_optimizer_state(tensors["optimizer"])
+
+    def check_finite(self) -> None:
+        self._learner.check_finite()
+
     def get_state(self) -> dict[str, float]:
-        """The sums of the present window; at a boundary the target network is due to be copied, so it is not needed."""
+        """The sums of the present window."""
         loss, td_error_abs, q_value = self._totals.tolist()
         return {"loss": loss, "td_error_abs": td_error_abs, "q_value": q_value, "num_updates": self._num_updates}
 
-    def set_state(self, state: dict[str, float]) -> None:
+    def set_state(self, state: Mapping[str, float]) -> None:
         self._totals = np.array([state["loss"], state["td_error_abs"], state["q_value"]])
         self._num_updates = int(state["num_updates"])
+
+
+def make(
+    run: RunConfig, spec: EnvironmentSpec, *, memory: ReplayMemory, streams: RandomStreams, module: nn.Module | None
+) -> DQN:
+    seed, config = streams.draw_init_seed(), run.algorithm
+    assert isinstance(config, DQNConfig)
+    network, estimator = make_q_network(run, spec, seed, module), parse_n_step(run)
+    return DQN(run, config, memory=memory, network=network, estimator=estimator, spec=spec, streams=streams, seed=seed)
+
+
+def parse_n_step(run: RunConfig) -> NStep:
+    """The run's estimator, if it is one that minibatches of a target network can compute."""
+    estimator = parse_estimator(run.estimator)
+    if not isinstance(estimator, NStep):
+        raise ConfigError(
+            f"agent dqn takes the estimator nstep:n, not {run.estimator}; use agent dqn-lambda for the others."
+        )
+    needed = (estimator.n + run.memory.history) * run.envs
+    if min(run.memory.start, run.memory.capacity) < needed:
+        raise ConfigError(
+            f"memory.start ({run.memory.start}) and memory.capacity ({run.memory.capacity}) must hold "
+            f"{needed} steps for {run.estimator}; raise them or lower n."
+        )
+    return estimator
+
+
+def needs(run: RunConfig, spec: EnvironmentSpec, batch_size: int) -> AgentNeeds:
+    """The steps that each sample looks ahead."""
+    steps = batch_size * (parse_n_step(run).n + 1)
+    ahead = steps * (WINDOW_STEP_BYTES + spec.num_actions * FLOAT_BYTES)
+    return AgentNeeds([(ahead, f"the number in estimator ({run.estimator})")])
+
+
+KIND = q_learning_kind(
+    summary="target network and n-step returns, the paper's baseline",
+    boundary="next target copy",
+    config=DQNConfig,
+    make=make,
+    estimator=parse_n_step,
+    needs=needs,
+    shortest_start=lambda run: parse_n_step(run).n + run.memory.history,
+)

@@ -1,30 +1,55 @@
-"""DQN(λ): the paper's Algorithm 1 as a composition of memory, cache and learner; the loop around it is the runner's."""
+"""DQN(λ): the paper's Algorithm 1 as a composition of memory, cache and learner."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import nn
 
-from lambda_replay.agents.epsilon_greedy import Actor
+from lambda_replay.agents.cached import cache_needs, check_room_for_blocks, shortest_start, shrink_cache
+from lambda_replay.agents.epsilon_greedy import EpsilonGreedy
+from lambda_replay.agents.protocol import Acted, KeepsGoing, Tensors, Work
+from lambda_replay.agents.q_learning import make_q_network, q_learning_kind
 from lambda_replay.agents.schedules import LinearRamp
-from lambda_replay.config import RunConfig
+from lambda_replay.config import CacheConfig, ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.replay.cache import Cache, make_block
-from lambda_replay.replay.data import Integers, Transitions
-from lambda_replay.replay.diagnostics import Metrics, describe_refresh, describe_samples
-from lambda_replay.replay.estimators import Estimator, explain
+from lambda_replay.replay.cache import build_cache
+from lambda_replay.replay.critic import Promoted, QCritic, promote
+from lambda_replay.replay.diagnostics import Metrics, describe_samples
+from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.replay.estimators import Estimator
 from lambda_replay.replay.memory import ReplayMemory
 
 
-class Window(NamedTuple):
-    """What a refresh takes from the memory at the moment it is due; the states are read later, slots do not change."""
+@dataclass(frozen=True, kw_only=True)
+class DQNLambdaConfig:
+    """Settings of dqn-lambda."""
 
-    slots: Integers  # [K, L+1]
-    transitions: Transitions  # [K, L+1] each
-    ages: Integers  # [K, L+1]
-    priority: float
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+
+    @property
+    def boundary_every(self) -> int:
+        return self.cache.refresh_every
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.cache.schedule
+
+    def check(self, run: RunConfig) -> None:
+        """Refuse what does not fit the rest of the run."""
+        run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
+        check_room_for_blocks(run, self.cache)
 
 
 class DQNLambda:
@@ -32,70 +57,106 @@ class DQNLambda:
 
     def __init__(
         self,
-        config: RunConfig,
+        run: RunConfig,
+        config: DQNLambdaConfig,
         *,
         memory: ReplayMemory,
-        learner: Learner,
-        actor: Actor,
+        network: QNetwork,
         estimator: Estimator,
+        spec: EnvironmentSpec,
         streams: RandomStreams,
+        seed: int,
     ) -> None:
-        assert config.cache is not None
-        self.memory, self.learner, self.actor = memory, learner, actor
-        self._config, self._cache_config = config, config.cache
-        self._estimator, self._streams = estimator, streams
-        self._priority = LinearRamp(config.cache.priority, 0.0, config.steps)
+        self._run, self._config, self._memory = run, config, memory
+        self._network, self._estimator, self._streams = network, estimator, streams
+        self._learner = Learner(network, config.optimizer, seed)
+        # What trains beside the acting must not be what acts.
+        self._acting = network if config.schedule == "burst" else network.copy()
+        self._actor = EpsilonGreedy(
+            self._acting, spec.num_actions, config.exploration, run.memory.start, streams.explore
+        )
+        self._priority = LinearRamp(config.cache.priority, 0.0, run.steps)
 
-    def steps_to_boundary(self, step: int) -> int:
-        """Steps until the next refresh, 0 meaning now; the first is due when the memory has its start size."""
-        start = self._config.memory.start
-        return start - step if step < start else (start - step) % self._cache_config.refresh_every
+    def act(self, states: NDArray[Any], step: int) -> Acted:
+        return self._actor.act(states, step)
 
-    def settle(self) -> Metrics | None:
-        """Nothing: between two calls of ``learn`` no work is under way."""
-        return None
+    def describe(self, step: int) -> Metrics:
+        return {"epsilon": self._actor.epsilon(step)}
 
-    def learn(self, step: int) -> Metrics | None:
-        """If a refresh is due: build the cache, then train on it (Algorithm 1, "if t ≡ 0 mod F")."""
-        return self.train(self.open_window(step)) if self.steps_to_boundary(step) == 0 else None
-
-    def open_window(self, step: int, reserve: int = 0) -> Window:
-        """Promote random blocks of the memory (Algorithm 1, "Sample block … from D")."""
-        config = self._cache_config
-        length = config.block_length + config.tail
-        slots = self.memory.sample_blocks(config.num_blocks, length, self._streams.blocks, reserve)
-        return Window(slots, self.memory.transitions(slots), self.memory.ages(slots), self._priority(step))
+    def learn(self, step: int) -> Work | None:
+        """If a refresh is due, promote random blocks of the memory (Algorithm 1, "if t ≡ 0 mod F")."""
+        if not self._run.is_boundary(step):
+            return None
+        cache = self._config.cache
+        blocks = promote(
+            self._memory,
+            discount=self._run.discount,
+            size=cache.size,
+            block_length=cache.block_length,
+            rng=self._streams.blocks,
+            tail=cache.tail,
+            reserve=cache.reserve_slots(self._run.envs),
+        )
+        priority = self._priority(step)
+        return Work(lambda keeps_going: self._train(blocks, priority, keeps_going), self._adopt)
 
     @np.errstate(over="ignore", invalid="ignore")  # what overflows reaches the loss or the metrics, which are checked
-    def train(self, window: Window) -> Metrics:
+    def _train(self, blocks: Promoted, priority: float, keeps_going: KeepsGoing) -> Metrics:
         """BUILD-CACHE for all blocks at once, then the minibatches and gradient steps of Algorithm 1."""
-        length, discount = self._cache_config.block_length, self._config.discount
-        q_values, chunk_size = self.learner.q_values, self.learner.chunk_size
-        block = make_block(
-            self.memory, window.slots, window.transitions, q_values, discount=discount, chunk_size=chunk_size
-        )
-        explanation = explain(self._estimator, block)
-        cache = Cache(self.memory, window.slots[:, :length], block, explanation)
-        rows = cache.sample_rows(
-            self._config.optimizer.batch_size,
-            self._cache_config.updates_per_refresh,
-            window.priority,
-            self._cache_config.priority_quantile,
-            rng=self._streams.batches,
-        )  # [updates, B]
+        config = self._config.cache
+        cache = build_cache(blocks, QCritic(self._network, self._network.chunk_size), self._estimator)
+        batch_size, updates = self._config.optimizer.batch_size, config.updates_per_refresh
+        quantile, rng = config.priority_quantile, self._streams.batches
+        rows = cache.sample_rows(batch_size, updates, priority, quantile, rng=rng)  # [updates, B]
+        wanted = takewhile(lambda batch: keeps_going(), rows)
+        ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
         return {
-            "loss": self.learner.train(cache.minibatch(batch) for batch in rows).loss,
-            **describe_refresh(cache, block, explanation),
-            **describe_samples(cache, rows, window.ages[:, :length]),
-            "priority": window.priority,
+            "loss": self._learner.train(cache.minibatch(batch) for batch in wanted).loss,
+            **cache.metrics,
+            **describe_samples(cache.slots[drawn], ages[drawn]),
+            "priority": priority,
         }
 
-    def stop(self) -> None:
-        """Nothing is under way that would have to stop."""
+    def _adopt(self) -> None:
+        if self._acting is not self._network:
+            self._network.copy_weights_to(self._acting)
+
+    def get_tensors(self) -> dict[str, Tensors]:
+        return {"weights": self._network.weights(), "optimizer": self._learner.optimizer_state()}
+
+    def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
+        self._network.load_weights(tensors["weights"])
+        self._learner.load_optimizer_state(tensors["optimizer"])
+        self._adopt()
+
+    def check_finite(self) -> None:
+        self._learner.check_finite()
 
     def get_state(self) -> dict[str, float]:
-        """Nothing: at a boundary, all that this agent knows is in the rooms it is made of."""
+        """Nothing: at a boundary, all that this agent knows is in its tensors."""
         return {}
 
-    def set_state(self, state: dict[str, float]) -> None:
+    def set_state(self, state: Mapping[str, float]) -> None:
         assert not state
+
+
+def make(
+    run: RunConfig, spec: EnvironmentSpec, *, memory: ReplayMemory, streams: RandomStreams, module: nn.Module | None
+) -> DQNLambda:
+    seed, config = streams.draw_init_seed(), run.algorithm
+    assert isinstance(config, DQNLambdaConfig)
+    network, estimator = make_q_network(run, spec, seed, module), parse_estimator(run.estimator)
+    return DQNLambda(
+        run, config, memory=memory, network=network, estimator=estimator, spec=spec, streams=streams, seed=seed
+    )
+
+
+KIND = q_learning_kind(
+    summary="cached λ-returns, the paper's Algorithm 1",
+    boundary="next refresh",
+    config=DQNLambdaConfig,
+    make=make,
+    needs=cache_needs,
+    shortest_start=shortest_start,
+    shrink=shrink_cache,
+)

@@ -1,4 +1,4 @@
-"""Choosing actions: ε-greedy and its probability; which states to act in is the loop's business."""
+"""ε-greedy acting over a row of Q-values, and its probability."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.agents.protocol import Acted
 from lambda_replay.agents.schedules import LinearRamp
 from lambda_replay.config import ExplorationConfig
-from lambda_replay.replay.data import Floats, Integers
+from lambda_replay.replay.data import Floats
 
 
-def epsilon_greedy(q_values: Floats, epsilon: float, rng: np.random.Generator) -> tuple[Integers, Floats]:
+def epsilon_greedy(q_values: Floats, epsilon: float, rng: np.random.Generator) -> Acted:
     """Actions [n] and their probabilities μ(a|s) = ε/A + (1−ε)·[a greedy] for Q-values [n, A] (paper, Algorithm 1)."""
     num_states, num_actions = q_values.shape
     chances, choices = rng.random((2, num_states))  # one draw for both: every call counts in small environments
     greedy_actions = q_values.argmax(axis=1)
     actions = np.where(chances < epsilon, (choices * num_actions).astype(np.int64), greedy_actions)
-    return actions, epsilon / num_actions + (1 - epsilon) * (actions == greedy_actions)
+    return Acted(actions, epsilon / num_actions + (1 - epsilon) * (actions == greedy_actions))
 
 
-class Actor:
+class EpsilonGreedy:
     """Acts with the present Q-function; uniformly at random for the first ``start`` steps."""
 
     def __init__(
@@ -40,10 +41,10 @@ class Actor:
         """ε of a step. See deviations.md #5 for where the annealing starts."""
         return 1.0 if step < self._start else self._ramp(step)
 
-    def act(self, states: NDArray[Any], step: int) -> tuple[Integers, Floats]:
+    def act(self, states: NDArray[Any], step: int) -> Acted:
         """Actions [n] for states [n, F, *observation] and their probabilities."""
         epsilon = self.epsilon(step)
         if epsilon == 1:  # no Q-value is needed, which matters over a long start
             actions = self._rng.integers(self._num_actions, size=len(states))
-            return actions, np.full(len(states), 1 / self._num_actions)
+            return Acted(actions, np.full(len(states), 1 / self._num_actions))
         return epsilon_greedy(self._q_function(states), epsilon, self._rng)

@@ -1,57 +1,47 @@
-"""Small pictures that stand in a line of text or a table's cell, as inline SVG; the charts are drawn by report.js.
-
-Positions are percentages, so a picture takes the width that its cell has.
-"""
+"""What the page's pictures are drawn from: JSON for report.js, and positions for the small pictures in tables."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from lambda_replay.analysis.findings import threshold_meaning
 from lambda_replay.analysis.palette import ArmStyle
-from lambda_replay.analysis.statistics import Estimate
+from lambda_replay.analysis.summary import AXES, Axis, Curve, EnvironmentSummary, StudySummary
 from lambda_replay.replay.data import Floats
 
 Domain = tuple[float, float]  # the values at the left and at the right edge
+FIGURES = 6  # significant figures of the numbers that the charts are drawn from, and that are read off them
+PROBABILITIES: Domain = (-0.06, 1.06)
 
 
-def swatch(style: ArmStyle) -> str:
-    """A piece of the arm's line."""
-    dash = " ".join(map(str, style.dash))
-    pattern = f' stroke-dasharray="{dash}"' if dash else ""
-    line = f'<line x1="1" y1="5" x2="27" y2="5" stroke="var(--arm-{style.index})" stroke-width="2.5"{pattern}/>'
-    return f'<svg class="swatch" width="28" height="10" aria-hidden="true">{line}</svg>'
+def chart_data(summary: StudySummary, styles: Mapping[str, ArmStyle]) -> dict[str, Any]:
+    """What report.js draws: arms with their dashes, and for each environment and axis a curve for each arm."""
+    return {
+        "arms": [{"name": arm, "dash": styles[arm].dash} for arm in summary.study.arms],
+        "environments": [
+            _environment_data(environment, summary.study.baseline) for environment in summary.environments
+        ],
+    }
 
 
-def interval_bar(estimate: Estimate, style: ArmStyle, domain: Domain, reference: float | None = None) -> str:
-    """A dot with its interval, and a thin upright line at a reference value."""
-    colour = f"var(--arm-{style.index})"
-    parts = [_rail()]
-    if reference is not None:
-        parts.append(_upright(reference, domain, "reference"))
-    if estimate.has_interval:
-        ends = f'x1="{_percent(estimate.low, domain)}" x2="{_percent(estimate.high, domain)}"'
-        parts.append(f'<line {ends} y1="50%" y2="50%" stroke="{colour}" class="interval"/>')
-    parts.append(f'<circle cx="{_percent(estimate.value, domain)}" cy="50%" r="4.5" fill="{colour}"/>')
-    return _picture(parts)
+def drawn_axes(environments: Sequence[EnvironmentSummary], at_least: int = 1) -> list[Axis]:
+    """The axes over which at least so many of the environments have curves."""
+    return [axis for axis in AXES if sum(environment.has_curves(axis) for environment in environments) >= at_least]
 
 
-def run_strip(scores: Floats, style: ArmStyle, domain: Domain) -> str:
-    """Every run a dot, their mean an upright line."""
-    colour = f"var(--arm-{style.index})"
-    dots = [
-        f'<circle cx="{_percent(float(score), domain)}" cy="50%" r="3.5" fill="{colour}" class="run"/>'
-        for score in np.sort(scores)
-    ]
-    mean = [_upright(float(np.mean(scores)), domain, "mean")] if len(scores) else []
-    return _picture([_rail(), *dots, *mean])
+def final_domain(environment: EnvironmentSummary) -> Domain:
+    """Where the dots of the environment's runs lie."""
+    return padded(np.concatenate([arm.final_scores for arm in environment.arms]))
 
 
-def scale(values: tuple[float, ...], domain: Domain) -> str:
-    """Numbers under a column of pictures."""
-    texts = [f'<text x="{_percent(value, domain)}" y="12" text-anchor="middle">{value:g}</text>' for value in values]
-    return _picture(texts)
+def aggregate_domain(summary: StudySummary) -> Domain:
+    """Where the interquartile means and their intervals lie; always with random play and the best arm's mean."""
+    means = [result.interquartile_mean for result in summary.aggregates]
+    return padded(np.array([0.0, 1.0, *(end for mean in means for end in (mean.value, mean.low, mean.high))]))
 
 
 def padded(values: Floats) -> Domain:
@@ -64,20 +54,44 @@ def padded(values: Floats) -> Domain:
     return (low - margin, high + margin)
 
 
-def _rail() -> str:
-    return '<line x1="0" x2="100%" y1="50%" y2="50%" class="rail"/>'
-
-
-def _upright(value: float, domain: Domain, kind: str) -> str:
-    position = _percent(value, domain)
-    return f'<line x1="{position}" x2="{position}" y1="10%" y2="90%" class="{kind}"/>'
-
-
-def _percent(value: float, domain: Domain) -> str:
+def percent(value: float, domain: Domain) -> str:
+    """The position of a value; a percentage, so a picture takes the width that its cell has."""
     low, high = domain
     assert not math.isnan(value)
     return f"{100 * (value - low) / (high - low):.2f}%"
 
 
-def _picture(parts: list[str]) -> str:
-    return f'<svg class="small" width="100%" height="18" aria-hidden="true">{"".join(parts)}</svg>'
+def _environment_data(environment: EnvironmentSummary, baseline: str) -> dict[str, Any]:
+    return {
+        "decimals": environment.decimals,
+        "threshold": _rounded(environment.threshold),
+        "empty": "Every run diverged." if environment.is_lost else "No episode has ended yet.",
+        "meaning": threshold_meaning(environment, baseline),
+        **{
+            axis: {
+                "end": float(environment.grids[axis][-1]),
+                "points": len(environment.grids[axis]),
+                "curves": [_curve_data(arm.curves[axis]) for arm in environment.arms],
+            }
+            for axis in AXES
+        },
+    }
+
+
+def _curve_data(curve: Curve) -> dict[str, Any] | None:
+    """None for an arm that has no curve yet."""
+    if not curve.count.any():
+        return None
+    return {
+        "mean": _rounded_all(curve.mean),
+        "error": _rounded_all(curve.standard_error),
+        "count": curve.count.tolist(),
+    }
+
+
+def _rounded_all(values: Floats) -> list[float | None]:
+    return [_rounded(float(value)) for value in values]
+
+
+def _rounded(value: float) -> float | None:
+    return None if math.isnan(value) else float(f"{value:.{FIGURES}g}")

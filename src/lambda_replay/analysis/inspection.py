@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.files import write_shared
 from lambda_replay.analysis.palette import arm_styles
 from lambda_replay.analysis.plots import render
-from lambda_replay.replay.data import Block, Explanation, Floats
-from lambda_replay.replay.estimators import Estimator, explain, is_greedy
+from lambda_replay.replay.data import Block, Evaluation, Explanation, Floats
+from lambda_replay.replay.estimators import Estimator, explain
 
 PANELS = ("rewards", "Q-values", "returns", "λ and traces")
 HEIGHTS = (1.0, 1.6, 2.4, 1.3)
 
 
-def draw_block(block: Block, estimators: Sequence[Estimator], out_png: Path, title: str) -> Path:
+def draw_block(block: Evaluation, estimators: Sequence[Estimator], out_png: Path, title: str) -> Path:
     """Draw the first block of ``block`` along time: rewards, Q-values, each estimator's returns, its λ or trace."""
     explanations = {repr(estimator): explain(estimator, block) for estimator in estimators}
 
@@ -33,31 +33,32 @@ def draw_block(block: Block, estimators: Sequence[Estimator], out_png: Path, tit
         _draw_explanations(all_axes[2], all_axes[3], block, explanations)
         all_axes[-1].set_xlabel("step of the block (dotted: the episode ends; dots: the action was not greedy)")
 
-    return write_atomically(out_png, render(draw, (10.0, 9.0), ["png"])["png"])
+    return write_shared(out_png, render(draw, (10.0, 9.0), ["png"])["png"])
 
 
-def _mark_ends(axes: Any, block: Block) -> None:
+def _mark_ends(axes: Any, block: Evaluation) -> None:
     for step in np.flatnonzero(~block.continues[0] & block.is_transition[0]):
         if step < block.rewards.shape[1] - 1:
             axes.axvline(step + 0.5, color="#8b939c", linestyle=":", linewidth=1.2)
 
 
-def _draw_rewards(axes: Any, block: Block) -> None:
+def _draw_rewards(axes: Any, block: Evaluation) -> None:
     rewards = np.where(block.is_transition[0], block.rewards[0], np.nan)  # [L]
     axes.bar(np.arange(len(rewards)), rewards, width=0.8, color="#3d434b")
     axes.axhline(0, color="#8b939c", linewidth=0.8)
 
 
-def _draw_q_values(axes: Any, block: Block) -> None:
+def _draw_q_values(axes: Any, block: Evaluation) -> None:
     steps = np.arange(block.rewards.shape[1])
-    greedy = _where_transition(block, block.greedy_values[0, :-1])
-    lowest = _where_transition(block, block.q_values[0, :-1].min(axis=-1))
-    axes.fill_between(steps, lowest, greedy, color="#e3e6ea", label="all actions")
-    axes.plot(steps, greedy, color="#4aa8e8", linewidth=3.5, label="max Q(s, ·)")
+    if isinstance(block, Block):  # a row of Q-values per state
+        greedy = _where_transition(block, block.greedy_values[0, :-1])
+        lowest = _where_transition(block, block.q_values[0, :-1].min(axis=-1))
+        axes.fill_between(steps, lowest, greedy, color="#e3e6ea", label="all actions")
+        axes.plot(steps, greedy, color="#4aa8e8", linewidth=3.5, label="max Q(s, ·)")
+        explored = np.flatnonzero(~block.is_greedy[0, :-1] & block.is_transition[0])
+        at_the_bottom = axes.get_xaxis_transform()  # x in steps, y in parts of the panel
+        axes.plot(explored, np.full(len(explored), 0.04), "o", color="#d55e00", markersize=3, transform=at_the_bottom)
     axes.plot(steps, _where_transition(block, block.action_values[0, :-1]), color="#3d434b", label="Q(s, a) taken")
-    explored = np.flatnonzero(~is_greedy(block)[0, :-1] & block.is_transition[0])
-    at_the_bottom = axes.get_xaxis_transform()  # x in steps, y in parts of the panel
-    axes.plot(explored, np.full(len(explored), 0.04), "o", color="#d55e00", markersize=3, transform=at_the_bottom)
     _put_legend(axes)
 
 
@@ -65,7 +66,9 @@ def _put_legend(axes: Any) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8.5, handlelength=2.6)
 
 
-def _draw_explanations(returns_axes: Any, trace_axes: Any, block: Block, explanations: dict[str, Explanation]) -> None:
+def _draw_explanations(
+    returns_axes: Any, trace_axes: Any, block: Evaluation, explanations: dict[str, Explanation]
+) -> None:
     steps = np.arange(block.rewards.shape[1])
     styles = arm_styles(["Q(s, a)", *explanations], baseline="Q(s, a)")
     returns_axes.plot(
@@ -86,6 +89,6 @@ def _draw_explanations(returns_axes: Any, trace_axes: Any, block: Block, explana
     trace_axes.set_ylim(-0.05, 1.05)
 
 
-def _where_transition(block: Block, values: Floats) -> Floats:
+def _where_transition(block: Evaluation, values: Floats) -> Floats:
     """The values with a gap where a slot has no action."""
     return np.where(block.is_transition[0], values, np.nan)

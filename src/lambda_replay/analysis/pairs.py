@@ -36,6 +36,12 @@ def every_pair(summary: StudySummary) -> tuple[Pair, ...]:
     return tuple(_pair(summary, arm, other) for arm, other in combinations(ranked, 2))
 
 
+def probabilities(pairs: Sequence[Pair]) -> dict[tuple[str, str], Estimate]:
+    """For each two arms, in both orders, the probability that a run of the first scores higher."""
+    chances = {(pair.arm, pair.other): pair.probability for pair in pairs}
+    return chances | {(other, arm): chance.complement for (arm, other), chance in chances.items()}
+
+
 def _pair(summary: StudySummary, arm: str, other: str) -> Pair:
     comparisons = [compare(*_finals(environment, arm, other)) for environment in summary.environments]
     tasks = [_finals(environment, arm, other) for environment in summary.learnt]

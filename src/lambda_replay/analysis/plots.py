@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from lambda_replay.analysis import scores
-from lambda_replay.analysis.extras import load_extra
-from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.files import write_shared
 from lambda_replay.analysis.palette import HUES, ArmStyle, arm_styles
 from lambda_replay.analysis.records import Episodes, read_episodes, read_object
 from lambda_replay.analysis.summary import AXES, Axis, Curve, EnvironmentSummary, StudySummary
 from lambda_replay.analysis.tables import aggregate_rows, curve_rows, write_csv
 from lambda_replay.config import environment_directory
+from lambda_replay.extras import load_extra
 from lambda_replay.replay.data import Floats
 
 AXIS_LABELS: dict[Axis, str] = {"steps": "agent steps", "hours": "hours of training"}
@@ -64,7 +64,7 @@ def plot_run(run_directory: Path, out_png: Path) -> Path:
         axes.set_xlim(0, max(config.get("steps", 0), episodes.steps[-1] if len(episodes.steps) else 1))
         _format_steps(axes)
 
-    return write_atomically(out_png, render(draw, (8.0, 4.5), ["png"])["png"])
+    return write_shared(out_png, render(draw, (8.0, 4.5), ["png"])["png"])
 
 
 def run_title(config: dict[str, Any]) -> str:
@@ -119,7 +119,7 @@ def _write_figure(
     stem: Path, draw: Callable[[Any], None], size: tuple[float, float], rows: list[list[object]]
 ) -> list[Path]:
     pictures = render(draw, size, ("png", "pdf"))
-    paths = [write_atomically(stem.with_name(f"{stem.name}.{kind}"), content) for kind, content in pictures.items()]
+    paths = [write_shared(stem.with_name(f"{stem.name}.{kind}"), content) for kind, content in pictures.items()]
     return [*paths, write_csv(stem.with_name(f"{stem.name}.csv"), rows)]
 
 

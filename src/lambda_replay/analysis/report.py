@@ -1,31 +1,50 @@
 """Writes a study's report: one HTML file that asks for nothing from outside, and the figures beside it.
 
-The same runs give the same bytes: no date, no random names; whatever is read while a study runs is simply what is in.
+Words and markup are in templates/, which Jinja2 fills in, escaping every value. The same runs give the
+same bytes: no date, no random names; whatever is read while a study runs is simply what is in.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from lambda_replay.analysis import sections, wording
-from lambda_replay.analysis.files import write_atomically
-from lambda_replay.analysis.pairs import Pair, every_pair
-from lambda_replay.analysis.palette import ArmStyle, arm_styles
+from lambda_replay.analysis import findings, graphics, numbers, scores, statistics
+from lambda_replay.analysis.files import write_shared
+from lambda_replay.analysis.pairs import ENOUGH_PER_ENVIRONMENT, ENOUGH_RUNS, Pair, every_pair, probabilities
+from lambda_replay.analysis.palette import arm_styles
 from lambda_replay.analysis.plots import write_figures
 from lambda_replay.analysis.records import StudyData
-from lambda_replay.analysis.runs_table import runs_section
-from lambda_replay.analysis.summary import AXES, Curve, EnvironmentSummary, StudySummary, summarise
+from lambda_replay.analysis.summary import StudySummary, summarise
 from lambda_replay.analysis.tables import pair_rows, run_rows, seed_rows, write_csv
-from lambda_replay.replay.data import Floats
+from lambda_replay.config import environment_directory
+from lambda_replay.extras import load_extra
 
-FIGURES = 6  # significant figures of the numbers that the charts are drawn from, and that are read off them
+FILTERS: tuple[Callable[..., str], ...] = (
+    numbers.fixed,
+    numbers.signed,
+    numbers.mean_and_error,
+    numbers.interval,
+    numbers.with_interval,
+    numbers.steps,
+    numbers.hours,
+    numbers.count,
+    numbers.listed,
+    graphics.percent,
+    findings.setting_text,
+    environment_directory,
+)
+CONSTANTS = {
+    "UNKNOWN": numbers.UNKNOWN,
+    "LEVEL": statistics.LEVEL,
+    "RESAMPLES": statistics.RESAMPLES,
+    "WINDOW": scores.WINDOW,
+    "THRESHOLD_EPISODES": scores.THRESHOLD_EPISODES,
+    "ENOUGH_RUNS": ENOUGH_RUNS,
+    "ENOUGH_PER_ENVIRONMENT": ENOUGH_PER_ENVIRONMENT,
+}
 
 
 def write_report(study: StudyData, out_html: Path) -> Path:
@@ -34,93 +53,42 @@ def write_report(study: StudyData, out_html: Path) -> Path:
     The page comes last, so whatever it links to is there.
     """
     summary = summarise(study)
+    pairs = every_pair(summary)
+    page = render_report(summary, pairs, out_html.parent)
     figures = out_html.parent / "figures"
     write_csv(figures / "runs.csv", run_rows(summary))
     write_csv(figures / "seeds.csv", seed_rows(summary))
-    pairs = every_pair(summary)
     write_csv(figures / "pairs.csv", pair_rows(summary, pairs))
     write_figures(summary, figures)
-    return write_atomically(out_html, render_report(summary, pairs, out_html.parent).encode())
+    return write_shared(out_html, page.encode())
 
 
 def render_report(summary: StudySummary, pairs: Sequence[Pair], directory: Path) -> str:
     """The page; ``directory`` is where it will lie, for the paths of runs in it."""
     styles = arm_styles(summary.study.arms, summary.study.baseline)
-    panels = [sections.panel(summary, index, styles) for index in range(len(summary.environments))]
-    return Template(_read("report.html")).substitute(
-        title=escape(f"{summary.study.name} · lambda-replay study"),
-        style=_colours(styles) + _read("report.css"),
-        header=sections.header(summary),
-        summary=sections.summary_section(summary, styles),
-        aggregate=sections.aggregate_section(summary, styles),
-        pairs=sections.pairs_section(pairs, styles),
-        toolbar=sections.toolbar(summary, styles),
-        all_files=sections.files_of_all(summary),
-        panels=sections.lines(panels),
-        runs=runs_section(summary, styles, directory),
-        method=sections.method_section(summary),
-        data=_script_json(chart_data(summary, styles)),
-        script=_read("report.js"),
+    template = _load_templates().get_template("report.html")
+    return template.render(
+        summary=summary,
+        study=summary.study,
+        styles=styles,
+        pairs=pairs,
+        path_of=lambda record: Path(os.path.relpath(record.path, directory)).as_posix(),
+        chart_data=graphics.chart_data(summary, styles),
     )
 
 
-def chart_data(summary: StudySummary, styles: Mapping[str, ArmStyle]) -> dict[str, Any]:
-    """What report.js draws: arms with their dashes, and for each environment and axis a curve for each arm."""
-    return {
-        "arms": [{"name": arm, "dash": styles[arm].dash} for arm in summary.study.arms],
-        "environments": [
-            _environment_data(environment, summary.study.baseline) for environment in summary.environments
-        ],
-    }
-
-
-def _environment_data(environment: EnvironmentSummary, baseline: str) -> dict[str, Any]:
-    return {
-        "decimals": wording.decimals_of(environment),
-        "threshold": _rounded(environment.threshold),
-        "empty": "Every run diverged." if environment.is_lost else "No episode has ended yet.",
-        "meaning": wording.threshold_meaning(environment, baseline),
-        **{
-            axis: {
-                "end": float(environment.grids[axis][-1]),
-                "points": len(environment.grids[axis]),
-                "curves": [_curve_data(arm.curves[axis]) for arm in environment.arms],
-            }
-            for axis in AXES
-        },
-    }
-
-
-def _curve_data(curve: Curve) -> dict[str, Any] | None:
-    """None for an arm that has no curve yet."""
-    if not curve.count.any():
-        return None
-    return {
-        "mean": _rounded_all(curve.mean),
-        "error": _rounded_all(curve.standard_error),
-        "count": curve.count.tolist(),
-    }
-
-
-def _rounded_all(values: Floats) -> list[float | None]:
-    return [_rounded(float(value)) for value in values]
-
-
-def _rounded(value: float) -> float | None:
-    return None if math.isnan(value) else float(f"{value:.{FIGURES}g}")
-
-
-def _colours(styles: Mapping[str, ArmStyle]) -> str:
-    """The arms' colours as CSS variables, for light and dark ground; print is light."""
-    light = "".join(f"--arm-{style.index}:{style.light};" for style in styles.values())
-    dark = "".join(f"--arm-{style.index}:{style.dark};" for style in styles.values())
-    return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
-
-
-def _script_json(value: object) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _read(name: str) -> str:
-    return files("lambda_replay.analysis").joinpath(name).read_text(encoding="utf-8")
+def _load_templates() -> Any:
+    """The templates with the functions and constants that they use; an undefined name in one is an error."""
+    jinja2 = load_extra("jinja2")
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("lambda_replay.analysis"),
+        autoescape=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    templates.filters.update({function.__name__: function for function in FILTERS})
+    templates.globals.update(findings=findings, graphics=graphics, probabilities=probabilities, **CONSTANTS)
+    return templates

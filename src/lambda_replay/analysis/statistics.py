@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from lambda_replay.analysis.extras import load_extra
+from lambda_replay.extras import load_extra
 from lambda_replay.replay.data import Booleans, Floats, Integers
 
+Verdict = Literal["above", "below", "unclear", "unknown"]
 LEVEL = 0.95  # of every interval
 RESAMPLES = 10_000  # of every bootstrap; the intervals' ends are then steady to a few hundredths of their width
 
@@ -36,6 +38,22 @@ class Estimate:
         """Of a probability: that of the opposite."""
         return Estimate(1 - self.value, 1 - self.high, 1 - self.low)
 
+    def verdict(self, draw: float) -> Verdict:
+        """Where the interval lies; a draw is 0 for a difference and 0.5 for a probability."""
+        if not self.has_interval:
+            return "unknown"
+        if self.low > draw:
+            return "above"
+        return "below" if self.high < draw else "unclear"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Over finished runs; NaN without any."""
+
+    value: float
+    standard_error: float
+
 
 @dataclass(frozen=True)
 class MedianTime:
@@ -44,6 +62,10 @@ class MedianTime:
     median: float
     reached: int  # runs that got there
     total: int
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.median)
 
 
 def mean_and_standard_error(values: Floats) -> tuple[Floats, Floats, Integers]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lambda_replay.analysis import scores, statistics
+from lambda_replay.analysis.numbers import decimals_for
 from lambda_replay.analysis.records import (
     Run,
     RunRecord,
@@ -18,7 +19,7 @@ from lambda_replay.analysis.records import (
     read_run,
     varying_settings,
 )
-from lambda_replay.analysis.statistics import Estimate, MedianTime
+from lambda_replay.analysis.statistics import Estimate, Mean, MedianTime
 from lambda_replay.config import flatten
 from lambda_replay.replay.data import Floats, Integers
 
@@ -52,14 +53,6 @@ class RunSummary:
     curves: Mapping[Axis, Floats]  # [G] each
     settings: Mapping[str, Any]  # what sets its config apart
     provenance: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Over finished runs; NaN without any."""
-
-    value: float
-    standard_error: float
 
 
 @dataclass(frozen=True)
@@ -110,10 +103,24 @@ class EnvironmentSummary:
         return next(arm for arm in self.arms if arm.arm == name)
 
     @property
+    def runs(self) -> tuple[RunSummary, ...]:
+        return tuple(run for arm in self.arms for run in arm.runs)
+
+    @property
+    def decimals(self) -> int:
+        """Digits after the point, the same for all scores of the environment."""
+        heights = np.abs([arm.curves["steps"].mean for arm in self.arms])  # [arms, G]
+        return decimals_for(float(np.max(heights, initial=0.0, where=~np.isnan(heights))))
+
+    @property
+    def ready(self) -> tuple[ArmSummary, ...]:
+        """Arms with a finished run."""
+        return tuple(arm for arm in self.arms if len(arm.final_scores))
+
+    @property
     def best(self) -> ArmSummary | None:
         """The arm with the highest mean final score; None before any run has finished."""
-        ready = [arm for arm in self.arms if len(arm.final_scores)]
-        return max(ready, key=lambda arm: arm.final.value, default=None)
+        return max(self.ready, key=lambda arm: arm.final.value, default=None)
 
     @property
     def is_lost(self) -> bool:
@@ -183,6 +190,10 @@ class StudySummary:
 
     def num_diverged_of(self, arm: str) -> int:
         return sum(environment.arm(arm).num_diverged for environment in self.environments)
+
+    def with_diverged(self, arm: str) -> tuple[EnvironmentSummary, ...]:
+        """Environments in which runs of the arm diverged."""
+        return tuple(environment for environment in self.environments if environment.arm(arm).num_diverged)
 
     @property
     def is_complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""The numbers behind figures as rows for CSV files; the report's tables, which are for reading, live in sections.py."""
+"""The numbers behind figures as rows for CSV files; the report's tables, which are for reading, are in templates/."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lambda_replay.analysis.files import write_atomically
+from lambda_replay.analysis.files import write_shared
 from lambda_replay.analysis.pairs import Pair
 from lambda_replay.analysis.statistics import Estimate
 from lambda_replay.analysis.summary import Axis, EnvironmentSummary, StudySummary
@@ -58,7 +58,7 @@ def seed_rows(summary: StudySummary) -> list[list[object]]:
     steps = summary.environments[0].grids["steps"]
     rows: list[list[object]] = [["environment", "arm", "seed", *map(_plain, steps)]]
     for environment in summary.environments:
-        for run in (run for arm in environment.arms for run in arm.runs):
+        for run in environment.runs:
             record = run.record
             rows.append([record.environment, record.arm, record.seed, *map(_plain, run.curves["steps"])])
     return rows
@@ -70,7 +70,7 @@ def run_rows(summary: StudySummary) -> list[list[object]]:
     numbered += ["threshold", "steps_to_threshold", "hours_to_threshold"]
     rows: list[list[object]] = [["environment", "arm", "seed", "state", *numbered, "commit"]]
     for environment in summary.environments:
-        for run in (run for arm in environment.arms for run in arm.runs):
+        for run in environment.runs:
             record = run.record
             times = (environment.threshold, *run.to_threshold.values())
             numbers = map(_plain, (run.reached, run.hours, run.num_episodes, run.final_score, run.area, *times))
@@ -83,7 +83,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
     """Write rows as CSV, whole or not at all."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    return write_atomically(path, text.getvalue().encode())
+    return write_shared(path, text.getvalue().encode())
 
 
 def _ends(estimate: Estimate) -> list[str]:

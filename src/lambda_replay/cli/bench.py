@@ -1,96 +1,134 @@
-"""The command ``bench``: speed on this machine, ours and that of the peers that are installed."""
+"""The command ``bench``: how fast training is on this machine, and how long a run of each preset would take."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby, product
 
 from rich.console import Console
+from rich.table import Table
 
-from lambda_replay.benchmarks.harness import Plan, run_plan
-from lambda_replay.benchmarks.tables import make_tables
-from lambda_replay.benchmarks.workloads import CONTENDERS, WORKLOADS
-from lambda_replay.cli.options import check_directory, parse
+from lambda_replay.agents.table import agent_kind
+from lambda_replay.cli.formatting import duration
+from lambda_replay.cli.options import parse
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
+from lambda_replay.training.presets import PRESETS, default_preset, make_config
+from lambda_replay.training.speed import Stopwatch, time_run
 
-SET_BY_QUICK = ("envs", "threads", "cores", "repeats", "seconds", "memory_sizes")
-QUICK_CONTENDERS = ("dqn-lambda", "dqn", "sb3")
-PLAIN_WIDTH = 140  # characters of a line where there is no terminal
+ENVIRONMENTS = ("atari/breakout", "minatar/breakout", "CartPole-v1")  # one for the network of each preset
+LARGEST_COUNT = 1_000  # environments, or threads
+MOST_SECONDS = 3_600.0
+CYCLE = 200  # agent steps: longer cycles are cut to about so many, learning in proportion
+START, CAPACITY = 2_000, 20_000  # agent steps of random play, and slots of the memory, at the least
+ENDLESS = 10**9  # agent steps; the stopwatch ends the run
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Measure training speed at equal settings, beside the peers that are installed (lambda-replay[bench])."""
+    """Measure how fast training is on this machine, and say how long a run of each preset would take."""
 
-    workloads: tuple[str, ...] = tuple(WORKLOADS)  # networks to measure
-    contenders: tuple[str, ...] = tuple(CONTENDERS)  # who takes part; who is not installed is left out
-    envs: tuple[int, ...] = (1, 8)  # numbers of environments in lock-step
-    threads: tuple[int, ...] = (1, 2)  # arithmetic threads to try; each contender is reported with its best
-    cores: int = 2  # cores that every measurement is pinned to
-    repeats: int = 3  # interleaved rounds
-    seconds: float = 2.5  # timed per measurement; twice as long on the Atari network
-    memory_sizes: tuple[int, ...] = (100_000, 300_000, 1_000_000)  # slots, for the cost of a refresh; needs RAM
-    quick: bool = False  # about a minute: one environment, one core, one short round; ours and Stable-Baselines3 only
-    out: Path | None = None  # directory for bench.json and bench.png
-    json: bool = False  # one JSON object on standard output instead of tables
+    envs: tuple[int, ...] = (1,)  # numbers of environments in lock-step to try
+    threads: tuple[int, ...] = (1, 2)  # numbers of arithmetic threads to try
+    seconds: float = 3.0  # timed per row, and whole cycles of acting and learning
+    json: bool = False  # one JSON object on standard output instead of a table
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A row of the table."""
+
+    env: str
+    preset: str
+    agent: str
+    envs: int
+    threads: int
+    steps_per_second: float
+    run_steps: int  # of the preset
+    run_seconds: float
 
 
 def run(arguments: list[str]) -> int:
     options = parse(BenchOptions, arguments, usage="lambda-replay bench")
-    if options.out is not None:
-        check_directory(options.out)
+    _check(options)
     notes = Console(stderr=True, highlight=False, emoji=False)
-    results = run_plan(make_plan(options), lambda sentence: notes.print(sentence, style="dim", markup=False))
-    if options.out is not None:
-        _write(results, options.out, notes)
+    speeds: list[Speed] = []
+    left_out: list[str] = []
+    for preset, envs, threads in product(_presets(), options.envs, options.threads):
+        what = f"{preset.env}, {preset.agent}, --envs {envs}, --threads {threads}"
+        notes.print(f"measuring {what}", style="dim", markup=False)
+        try:
+            speeds.append(measure(replace(preset, envs=envs, threads=threads), options.seconds))
+        except ConfigError as error:  # a game is not installed, or the preset does not suit so many environments
+            left_out.append(f"{what} is left out: {error}")
+    if not speeds:
+        raise ConfigError(left_out[0])
     if options.json:
-        print(json.dumps(results, allow_nan=False))
+        rows = [asdict(speed) for speed in speeds]
+        print(json.dumps({"speed": rows, "left_out": left_out}, allow_nan=False))
         return 0
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
-    for table in make_tables(results):
-        console.print(table)
-    for sentence in results["skipped"].values():
-        console.print(sentence, style="yellow", highlight=False, markup=False)
+    Console().print(_table(speeds))
+    for sentence in left_out:
+        notes.print(sentence, style="yellow", markup=False)
     return 0
 
 
-def make_plan(options: BenchOptions) -> Plan:
-    """The plan of the options, cut short where ``quick`` says so."""
-    unknown = [name for name in options.workloads if name not in WORKLOADS]
-    if unknown:
-        raise ConfigError(f"there is no workload {unknown[0]!r}; choose one of {', '.join(WORKLOADS)}.")
-    if not options.workloads or not options.contenders:
-        raise ConfigError("--workloads or --contenders is empty; name one or more of each.")
-    workloads = tuple(WORKLOADS[name] for name in options.workloads)
-    if options.quick:
-        changed = [name for name in SET_BY_QUICK if getattr(options, name) != getattr(BenchOptions(), name)]
-        if changed:
-            raise ConfigError(f"--quick sets --{changed[0].replace('_', '-')} itself; leave out one of the two.")
-        contenders = tuple(name for name in options.contenders if name in QUICK_CONTENDERS)
-        if not contenders:
-            raise ConfigError(
-                f"--quick measures {', '.join(QUICK_CONTENDERS)} only; name one of them, or leave it out."
-            )
-        return Plan(workloads, contenders, (1,), (1,), 1, 0.4, 1, memory_sizes=(20_000,))
-    return Plan(
-        workloads,
-        options.contenders,
-        options.envs,
-        options.threads,
-        options.repeats,
-        options.seconds,
-        options.cores,
-        options.memory_sizes,
+def _check(options: BenchOptions) -> None:
+    for name, values in {"envs": options.envs, "threads": options.threads}.items():
+        if not values or not all(1 <= value <= LARGEST_COUNT for value in values):
+            given = " ".join(map(str, values)) or "empty"
+            raise ConfigError(f"--{name} is {given}; give whole numbers from 1 to {LARGEST_COUNT}.")
+    if not 0 < options.seconds <= MOST_SECONDS:
+        raise ConfigError(f"--seconds is {options.seconds}; give a number above 0, up to {MOST_SECONDS:.0f}.")
+
+
+def _presets() -> list[RunConfig]:
+    """Every agent that a preset knows, in an environment of the preset."""
+    return [make_config(env, agent=agent) for env in ENVIRONMENTS for agent in PRESETS[default_preset(env)].agents]
+
+
+def measure(config: RunConfig, seconds: float) -> Speed:
+    """The speed of a run of this config, learning from its first timed step, and the time that all its steps take."""
+    small, has_cycles = shorten(config)
+    stopwatch = Stopwatch(small.memory.start + (small.algorithm.boundary_every if has_cycles else CYCLE), seconds)
+    time_run(small, stopwatch, has_cycles=has_cycles)
+    assert config.threads is not None
+    return Speed(
+        env=config.env,
+        preset=default_preset(config.env),
+        agent=config.agent,
+        envs=config.envs,
+        threads=config.threads,
+        steps_per_second=stopwatch.steps_per_second,
+        run_steps=config.steps,
+        run_seconds=config.steps / stopwatch.steps_per_second,
     )
 
 
-def _write(results: dict[str, object], directory: Path, notes: Console) -> None:
-    from lambda_replay.benchmarks.picture import draw_speed
+def shorten(config: RunConfig) -> tuple[RunConfig, bool]:
+    """The config with short cycles, in which acting and learning keep their proportions, and a small memory in RAM.
 
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "bench.json").write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
-    draw_speed(results, directory / "bench.png")
-    notes.print(f"written: {directory / 'bench.json'} and {directory / 'bench.png'}", markup=False)
+    Also whether it has cycles at all, or its learning is spread evenly over its steps.
+    """
+    kind, whole = agent_kind(config.agent), config.algorithm.boundary_every
+    share = next(share for share in range(max(1, whole // CYCLE), 0, -1) if whole % (share * config.envs) == 0)
+    algorithm, scale = kind.probe(config, whole // share, share)
+    start = max(-(-START // config.envs), kind.shortest_start(config) + 1) * config.envs
+    memory = replace(config.memory, capacity=max(CAPACITY, 2 * start), start=start, storage="ram")
+    steps = ENDLESS // config.envs * config.envs
+    return replace(config, steps=steps, checkpoint_every=0, algorithm=algorithm, memory=memory), scale > 0
+
+
+def _table(speeds: list[Speed]) -> Table:
+    table = Table(title="Training speed on this machine")
+    for name in ("a run of", "--envs", "--threads", "steps/s", "takes about"):
+        table.add_column(name, justify="left" if name == "a run of" else "right")
+    for _, rows in groupby(speeds, key=lambda speed: speed.env):
+        table.add_section()
+        for number, row in enumerate(rows):
+            if number == 0:
+                table.add_row(f"[bold]{row.run_steps:,} steps of preset {row.preset}\n[/]({row.env})")
+            speed, time = f"{row.steps_per_second:,.0f}", duration(row.run_seconds)
+            table.add_row(f"  {row.agent}", str(row.envs), str(row.threads), speed, time)
+    return table

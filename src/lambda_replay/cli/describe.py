@@ -7,20 +7,18 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from lambda_replay.agents import make_agent, parse_agent_estimator
+from lambda_replay.agents.run_settings import to_dict
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.options import DescribeOptions, parse_run
-from lambda_replay.config import RunConfig, to_dict
+from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.randomness import make_streams
-from lambda_replay.replay.estimator_names import LEGEND, SPELLINGS
+from lambda_replay.replay.estimator_names import LEGEND, NAMED
 from lambda_replay.rundir.resources import Needs, available_ram, check_ram, estimate, in_words
-from lambda_replay.training.loop import Loop
-from lambda_replay.training.run import make_environments
+from lambda_replay.training.assembly import assemble, make_environments
 
 PROBE_STEPS = 400  # agent steps after the start that are timed
 PROBE_START = 256
-PROBE_LEARNING_RATE = 1e-6  # no matter for the time; a probe must not diverge where the run would
 PROBE_SHARE = 16  # one part in so many of the cache and its updates is really computed
 
 
@@ -34,8 +32,8 @@ def run(arguments: list[str]) -> int:
     options = parse_run(DescribeOptions, arguments, "describe")
     environments = make_environments(options.config)
     spec = environments[0].spec
+    agent_kind(options.config.agent).estimator(options.config)
     needs = estimate(options.config, spec)
-    parse_agent_estimator(options.config)
     seconds = measure_seconds(options.config)
     if options.json:
         print(json.dumps(_as_json(options, spec, needs, seconds), allow_nan=False))
@@ -45,13 +43,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _estimators(as_json: bool) -> str:
-    rows = []
-    for spelling in SPELLINGS.values():
-        formula, source = (spelling.kind.__doc__ or "").split(". ", 1)
-        family = (
-            " (with Watkins's cut)" if spelling.form.startswith("watkins-") and "published" not in spelling.form else ""
-        )
-        rows.append({"spelling": spelling.form, "formula": formula + family, "source": source})
+    rows = [{"spelling": named.form, "formula": named.formula, "source": named.source} for named in NAMED.values()]
     if as_json:
         return json.dumps({"estimators": rows}, allow_nan=False)
     legend = "G_t = r_t + γ_t · [V + c · (G_{t+1} − b)],  s' = s_{t+1}, a' = a_{t+1}"
@@ -59,7 +51,9 @@ def _estimators(as_json: bool) -> str:
     return "\n".join([legend, f"{LEGEND}; k is 20 if left out, π is greedy without @ε", "", *lines])
 
 
-def _as_json(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seconds: float) -> dict[str, Any]:
+def _as_json(
+    options: DescribeOptions[RunConfig], spec: EnvironmentSpec, needs: Needs, seconds: float
+) -> dict[str, Any]:
     return {
         "config": to_dict(options.config),
         "environment": {
@@ -78,7 +72,7 @@ def _as_json(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seco
     }
 
 
-def _as_text(options: DescribeOptions, spec: EnvironmentSpec, needs: Needs, seconds: float) -> str:
+def _as_text(options: DescribeOptions[RunConfig], spec: EnvironmentSpec, needs: Needs, seconds: float) -> str:
     config = options.config
     shape = "×".join(str(side) for side in spec.observation_shape)
     lines = [
@@ -116,19 +110,16 @@ def measure_seconds(config: RunConfig) -> float:
     """Time that the whole run would take, from one small window of acting and one of learning."""
     per_step, per_boundary = _measure(config)
     learning_steps = max(0, config.steps - config.memory.start)
-    return config.steps * per_step + learning_steps / config.boundary_every * per_boundary
+    return config.steps * per_step + learning_steps / config.algorithm.boundary_every * per_boundary
 
 
 def _measure(config: RunConfig) -> tuple[float, float]:
     """Seconds per acting step and per boundary's learning, both measured small and scaled up."""
-    small = _probe_config(config)
+    small, scale = _probe_config(config)
     environments = make_environments(small)
     if estimate(small, environments[0].spec).ram_bytes > available_ram():
         check_ram(estimate(config, environments[0].spec))  # what the user asked for, not what would be measured
-    streams = make_streams(small.seed, small.envs)
-    agent = make_agent(small, environments[0].spec, streams)
-    loop = Loop(small, environments, agent, streams)
-    marks = [(event.step, time.perf_counter()) for event in loop.run()]
+    marks = [(event.step, time.perf_counter()) for event in assemble(small, environments).loop.run()]
     end = time.perf_counter()
     for environment in environments:
         environment.close()
@@ -136,28 +127,14 @@ def _measure(config: RunConfig) -> tuple[float, float]:
     boundary = next(at for step, at in marks if step == start)
     learned = next(at for step, at in reversed(marks) if step == start)
     acting = (end - learned) / (small.steps - start)
-    return acting, (learned - boundary) * PROBE_SHARE if config.cache is not None else 0.0
+    return acting, (learned - boundary) * scale
 
 
-def _probe_config(config: RunConfig) -> RunConfig:
-    """The config with few steps, and with a small part of the cache and its updates."""
-    estimator = parse_agent_estimator(config)
-    block = 1 if config.cache is None else config.cache.block_length + config.cache.tail
-    longest = max(block, getattr(estimator, "n", 1)) + config.memory.history + 1
-    start = max(-(-PROBE_START // config.envs), longest) * config.envs
+def _probe_config(config: RunConfig) -> tuple[RunConfig, float]:
+    """The config with few steps and a small part of what it learns at a boundary, and the scale of that part."""
+    kind = agent_kind(config.agent)
+    start = max(-(-PROBE_START // config.envs), kind.shortest_start(config) + 1) * config.envs
     steps = start + -(-PROBE_STEPS // config.envs) * config.envs
-    cache = config.cache
-    if cache is not None:
-        blocks = max(1, cache.num_blocks // PROBE_SHARE)
-        updates = max(1, cache.updates_per_refresh // PROBE_SHARE)
-        size = blocks * cache.block_length
-        cache = replace(cache, size=size, updates=updates, refresh_every=steps, schedule="burst")
-    return replace(
-        config,
-        steps=steps,
-        checkpoint_every=0,
-        cache=cache,
-        memory=replace(config.memory, capacity=2 * steps, start=start, storage="ram"),
-        exploration=replace(config.exploration, start=config.exploration.end),
-        optimizer=replace(config.optimizer, learning_rate=PROBE_LEARNING_RATE),
-    )
+    algorithm, scale = kind.probe(config, steps, PROBE_SHARE)
+    memory = replace(config.memory, capacity=2 * steps, start=start, storage="ram")
+    return replace(config, steps=steps, checkpoint_every=0, algorithm=algorithm, memory=memory), scale

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.formatting import duration, number
 from lambda_replay.config import RunConfig
 from lambda_replay.training.loop import Event, Learned, Loop
@@ -79,7 +80,10 @@ class Display:
         shown = [
             ("score (last 100)", number(self._loop.score)),
             ("games", f"{self._loop.num_games:,}"),
-            ("ε", number(self._loop.agent.actor.epsilon(self._loop.step))),
+            *(
+                ("ε" if name == "epsilon" else name, number(value))
+                for name, value in self._loop.describe_acting().items()
+            ),
             ("loss", number(metrics.get("loss"))),
             ("mean |TD error|", number(metrics.get("td_error_abs_mean"))),
         ]
@@ -112,10 +116,10 @@ class Display:
         )
 
     def _boundary_name(self) -> str:
-        return "next refresh" if self._config.cache is not None else "next target copy"
+        return agent_kind(self._config.agent).boundary
 
     def _steps_to_boundary(self) -> int:
-        return self._loop.agent.steps_to_boundary(self._loop.step) or self._config.boundary_every
+        return self._config.steps_to_boundary(self._loop.step) or self._config.algorithm.boundary_every
 
     def _speed(self) -> float:
         now, step = time.monotonic(), self._loop.step

@@ -10,7 +10,7 @@ from lambda_replay.cli.options import check_play_options, parse, split_path
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
-from lambda_replay.training.loop import LARGEST_SEED, PlayedGame, play
+from lambda_replay.training.playing import LARGEST_SEED, PlayedGame, play
 from lambda_replay.training.policy import load_policy
 
 
@@ -33,14 +33,14 @@ def run(arguments: list[str]) -> int:
     if options.games < 1:
         raise ConfigError(f"--games is {options.games}; give 1 or more.")
     check_play_options(options.epsilon, options.seed, options.max_steps)
-    policy = load_policy(path, asking(options.trust))
-    rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
+    trained = load_policy(path, asking(options.trust))
+    rng = make_streams(trained.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     games = []
     for number in range(options.games):
         game = play(
-            policy.environment,
-            policy.learner.q_values,
-            history=policy.config.memory.history,
+            trained.environment,
+            trained.policy,
+            history=trained.config.memory.history,
             epsilon=options.epsilon,
             seed=int(rng.integers(LARGEST_SEED)),
             max_steps=options.max_steps,

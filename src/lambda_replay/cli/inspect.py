@@ -7,19 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from lambda_replay.agents.epsilon_greedy import epsilon_greedy
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.analysis.inspection import draw_block
 from lambda_replay.cli.options import check_file, check_play_options, parse, split_path
 from lambda_replay.cli.train import title_of
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
-from lambda_replay.replay.cache import make_block
+from lambda_replay.replay.critic import as_critic, promote_slots
 from lambda_replay.replay.estimator_names import parse_estimator
-from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.rundir.directory import read_config
-from lambda_replay.training.loop import LARGEST_SEED
-from lambda_replay.training.policy import Policy, load_policy
+from lambda_replay.training.playing import play_block
+from lambda_replay.training.policy import load_policy
 
 LONGEST = 100_000  # agent steps; a picture of more shows nothing
 
@@ -49,34 +48,20 @@ def run(arguments: list[str]) -> int:
     read_config(path)  # so that a run that is not there is the first thing said
     out = path / "inspect.png" if options.out is None else options.out
     check_file(out, ".png")
-    policy = load_policy(path, asking(options.trust))
-    config = policy.config
-    memory, slots = _play_block(policy, options)
-    block = make_block(memory, slots, memory.transitions(slots), policy.learner.q_values, discount=config.discount)
-    when = "final weights" if policy.step is None else f"weights of step {policy.step:,}"
-    draw_block(block, estimators, out, f"{title_of(config)} · {when}")
+    trained = load_policy(path, asking(options.trust))
+    config = trained.config
+    memory = play_block(
+        trained.environment,
+        trained.policy,
+        length=options.length,
+        history=config.memory.history,
+        epsilon=agent_kind(config.agent).final_epsilon(config) if options.epsilon is None else options.epsilon,
+        rng=make_streams(config.seed if options.seed is None else options.seed, num_envs=1).evaluate,
+    )
+    slots = np.arange(options.length + 1)[None]
+    blocks = promote_slots(memory, slots, discount=config.discount, length=options.length)
+    evaluation = as_critic(trained.policy.critic).evaluate(blocks)
+    when = "final weights" if trained.step is None else f"weights of step {trained.step:,}"
+    draw_block(evaluation, estimators, out, f"{title_of(config)} · {when}")
     print(f"{out}: {options.length} steps under {', '.join(repr(estimator) for estimator in estimators)}")
     return 0
-
-
-def _play_block(policy: Policy, options: InspectOptions) -> tuple[ReplayMemory, np.ndarray]:
-    """A block of fresh games of the run's policy: the memory of a finished run is gone, the policy is what is left."""
-    config, spec = policy.config, policy.environment.spec
-    rng = make_streams(config.seed if options.seed is None else options.seed, num_envs=1).evaluate
-    epsilon = config.exploration.end if options.epsilon is None else options.epsilon
-    memory = ReplayMemory(
-        options.length + config.memory.history + 1,
-        spec.observation_shape,
-        spec.observation_dtype,
-        config.memory.history,
-    )
-    memory.begin(policy.environment.reset(int(rng.integers(LARGEST_SEED))))
-    while memory.written[0] < options.length + 1:
-        actions, probs = epsilon_greedy(policy.learner.q_values(memory.newest_states()), epsilon, rng)
-        step = policy.environment.step(int(actions[0]))
-        memory.append(int(actions[0]), step.reward, step.observation, step.terminated, step.truncated, float(probs[0]))
-        if step.game_over:
-            memory.begin(policy.environment.reset(int(rng.integers(LARGEST_SEED))))
-        elif step.terminated or step.truncated:
-            memory.begin(step.observation)
-    return memory, np.arange(options.length + 1)[None]

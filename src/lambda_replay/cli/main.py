@@ -16,6 +16,7 @@ from typing import NamedTuple
 from lambda_replay import __version__
 from lambda_replay.cli.encoding import spell_what_cannot_be_shown
 from lambda_replay.errors import ConfigError, DamageError, EnvironmentFault
+from lambda_replay.extras import needed_for
 
 DONE, FAULT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -48,7 +49,7 @@ COMMANDS = {
         "many runs and their report:  lambda-replay study run|status|report FILE.toml",
         f"--workers, {SETTINGS}",
     ),
-    "bench": Command("bench", "measure speed on this machine:  lambda-replay bench", "--envs or --memory-sizes"),
+    "bench": Command("bench", "measure how fast training is on this machine:  lambda-replay bench", "--envs"),
 }
 
 
@@ -102,7 +103,8 @@ def _run(arguments: list[str]) -> int:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"; perhaps you meant {close[0]}" if close else f"; the commands are {', '.join(COMMANDS)}"
         raise ConfigError(f"there is no command {name!r}{hint}.")
-    run = importlib.import_module(f"lambda_replay.cli.{COMMANDS[name].module}").run
+    with needed_for(name):
+        run = importlib.import_module(f"lambda_replay.cli.{COMMANDS[name].module}").run
     result: int = run(rest)
     return result
 

@@ -8,22 +8,25 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
-from lambda_replay.config import AgentName, RunConfig, from_dict, override
+from lambda_replay.agents.run_settings import from_dict, override, plain, run_type
+from lambda_replay.agents.table import agent_kind
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.directory import CONFIG
 from lambda_replay.rundir.files import first_line
 from lambda_replay.training.presets import PRESETS, make_config
 
 T = TypeVar("T")
+Config = TypeVar("Config")  # RunConfig with the type of its agent's settings, by which the options are found
 CURVE = "curve.png"  # the picture in a finished run's directory
 LARGEST_CONFIG_BYTES = 1 << 20  # far above any config.json
+_FLAT = tyro.conf.arg(name="")  # of a field whose own fields are options without its name before them
 HELP_ENV = "atari/pong"  # whose defaults, the paper's, the help of train shows when no environment is named
 
 
@@ -70,34 +73,34 @@ def _first_sentence(box: str) -> str:
 
 
 @dataclass(frozen=True)
-class DescribeOptions:
+class DescribeOptions(Generic[Config]):
     """What a run of these settings would be and need; describe --estimators lists the return estimators instead."""
 
-    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    config: Annotated[Config, tyro.conf.arg(name="")]
     preset: str | None = None  # paper, minatar or classic; by default the one that suits the environment
     json: bool = False  # one JSON object on standard output
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(Generic[Config]):
     """Train an agent; every setting of the run is an option."""
 
-    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    config: Annotated[Config, tyro.conf.arg(name="")]
     preset: str | None = None  # paper, minatar or classic; by default the one that suits the environment
     out: Path | None = None  # the run's directory; by default a new one under runs/
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
 
 
-def parse_run(kind: Callable[[RunConfig], T], arguments: list[str], command: str) -> T:
-    """ENV, the preset and the agent give the defaults; every other option changes one field of them."""
+def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
+    """Options of ``kind``: ENV, the preset and the agent give the defaults, every other option changes one setting."""
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     saved, rest = _take(arguments, "--config")
-    env, rest = _split_env(rest, kind)
+    agent, _ = _take(rest, "--agent")
+    env, rest = _split_env(rest, _option_types(kind[_run_type(agent or RunConfig.agent)]))
     if env is None:
         env, _ = _take(rest, "--env")
     preset, _ = _take(rest, "--preset")
-    agent, _ = _take(rest, "--agent")
     if saved is not None:
         if preset is not None:
             raise ConfigError("--config and --preset both give all settings; name one of them.")
@@ -107,26 +110,26 @@ def parse_run(kind: Callable[[RunConfig], T], arguments: list[str], command: str
             f"name an environment: lambda-replay {command} atari/pong, or minatar/breakout, or CartPole-v1."
         )
     else:
-        config = make_config(HELP_ENV if env is None else env, preset, _as_agent(agent))
-    default = kind(config)
-    options = parse(type(default), rest, usage=f"lambda-replay {command} ENV [--config FILE]", default=default)
-    named: str = options.config.env  # type: ignore[attr-defined]
-    if named != config.env:
-        raise ConfigError(f"two environments are named, {config.env} and {named}; name one.")
-    return options
+        config = make_config(HELP_ENV if env is None else env, preset, agent or RunConfig.agent)
+    typed = _run_type(config.agent)
+    default = kind(typed(**{field.name: getattr(config, field.name) for field in fields(config)}))
+    options = parse(kind[typed], rest, usage=f"lambda-replay {command} ENV [--config FILE]", default=default)
+    if options.config.env != config.env:
+        raise ConfigError(f"two environments are named, {config.env} and {options.config.env}; name one.")
+    if options.config.agent != config.agent:
+        raise ConfigError(
+            f"the config is for agent {config.agent}, and --agent is {options.config.agent}; leave one of them out."
+        )
+    return replace(options, config=plain(options.config))
 
 
-def _as_agent(name: str | None) -> AgentName:
-    if name is None or name == "dqn-lambda":
-        return "dqn-lambda"
-    if name == "dqn":
-        return "dqn"
-    raise ConfigError(f"there is no agent {name!r}; choose dqn-lambda or dqn.")
+def _run_type(agent: str) -> type[RunConfig]:
+    """The config of an agent as tyro reads it: the agent's settings are options like those of the run."""
+    return run_type(Annotated[agent_kind(agent).config, tyro.conf.arg(name="")])
 
 
-def _split_env(arguments: list[str], kind: Any) -> tuple[str | None, list[str]]:
+def _split_env(arguments: list[str], types: dict[str, Any]) -> tuple[str | None, list[str]]:
     """ENV, the first argument that is neither an option nor the value of one, and the other arguments."""
-    types = _option_types(kind)
     expected: Any = bool  # what the option before takes; bool: nothing
     for number, argument in enumerate(arguments):
         if argument.startswith("-"):
@@ -143,13 +146,16 @@ def _split_env(arguments: list[str], kind: Any) -> tuple[str | None, list[str]]:
 def _option_types(kind: Any, prefix: str = "--") -> dict[str, Any]:
     """The type of every option that the fields of a dataclass become."""
     types: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items():
+    hints = get_type_hints(get_origin(kind) or kind, include_extras=True)
+    for name, hint in hints.items():
+        given = get_args(kind)[0] if get_args(hint)[:1] == (Config,) else hint  # what stands for the type variable
         option = prefix + name.replace("_", "-")
-        part = next((part for part in (hint, *get_args(hint)) if is_dataclass(part)), None)
+        is_flat = any(isinstance(part, type(_FLAT)) for part in get_args(hint))
+        part = next((part for part in (given, *get_args(given)) if is_dataclass(part)), None)
         if part is None:
-            types[option] = hint
+            types[option] = given
         else:
-            types.update(_option_types(part, prefix if part is RunConfig else f"{option}."))
+            types.update(_option_types(part, prefix if is_flat else f"{option}."))
     return types
 
 

@@ -13,7 +13,8 @@ from lambda_replay.config import MAX_THREADS, Device
 from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.rundir.directory import RunLock, is_finished, read_config
 from lambda_replay.rundir.files import quoted
-from lambda_replay.training.run import Run, resume_run
+from lambda_replay.training.resuming import resume_run
+from lambda_replay.training.run import Run
 
 
 @dataclass(frozen=True)

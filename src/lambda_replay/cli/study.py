@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
+from lambda_replay.agents.run_settings import to_dict
 from lambda_replay.analysis.records import RunRecord, StudyData
 from lambda_replay.cli.display import RunConsole
 from lambda_replay.cli.options import check_directory, parse, split_path
 from lambda_replay.cli.study_display import StudyDisplay, count_states, render_study
-from lambda_replay.config import to_dict
 from lambda_replay.errors import ConfigError
 from lambda_replay.studies.cluster import run_on_ray
 from lambda_replay.studies.execute import (

@@ -12,6 +12,7 @@ from lambda_replay.cli.display import Display, RunConsole
 from lambda_replay.cli.options import CURVE, TrainOptions, check_directory, parse_run
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, EnvironmentFault
+from lambda_replay.extras import needed_for
 from lambda_replay.rundir.directory import free_name, is_finished
 from lambda_replay.rundir.files import quoted
 from lambda_replay.training.loop import Event, Learned
@@ -103,11 +104,10 @@ def _draw_curve(path: Path) -> None:
 
 def load_tensorboard() -> Any:
     """TensorBoard's writer, or a sentence on how to get it."""
-    try:
+    with needed_for("--tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError("--tensorboard needs the extra: pip install 'lambda-replay[tensorboard]'.") from None
-    return SummaryWriter
+
+        return SummaryWriter
 
 
 def _tensorboard_sink(path: Path) -> Callable[[Event], None]:

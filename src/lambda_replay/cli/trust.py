@@ -17,8 +17,7 @@ def asking(trust: bool) -> MayImport:
 
 def _ask(path: Path, module: str) -> bool:
     print(
-        f"{path} was not created by you. Its environment imports the module {module}, which can run any code.\n"
-        "Import it? [y/N] ",
+        f"{path} was not created by you. It imports the module {module}, which can run any code.\nImport it? [y/N] ",
         end="",
         file=sys.stderr,
         flush=True,

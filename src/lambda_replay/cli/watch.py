@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from lambda_replay.cli.options import check_file, check_play_options, parse, split_path
 from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
+from lambda_replay.extras import needed_for
 from lambda_replay.randomness import make_streams
+from lambda_replay.rundir.atomic import replacing
 from lambda_replay.rundir.directory import read_config
-from lambda_replay.rundir.files import replacing
 from lambda_replay.rundir.resources import available_ram
-from lambda_replay.training.loop import LARGEST_SEED, PlayedGame, play
+from lambda_replay.training.playing import LARGEST_SEED, PlayedGame, play
 from lambda_replay.training.policy import load_policy
 
 SMALLEST_SIDE = 160  # pixels; smaller pictures are enlarged by whole factors
@@ -49,6 +50,7 @@ def run(arguments: list[str]) -> int:
             "give 1 or more games, and 1 to 50 frames."
         )
     check_play_options(options.epsilon, options.seed, options.max_steps)
+    _load_imageio()  # what is missing is said before the game is played
     game, frames = _film(path, options)
     _write(out, frames, options.frames_per_second)
     end = "the film's end" if game.length == options.max_steps else f"its end ({game.ended})"
@@ -57,22 +59,22 @@ def run(arguments: list[str]) -> int:
 
 
 def _film(path: Path, options: WatchOptions) -> tuple[PlayedGame, list[NDArray[np.uint8]]]:
-    policy = load_policy(path, asking(options.trust))
-    rng = make_streams(policy.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
+    trained = load_policy(path, asking(options.trust))
+    rng = make_streams(trained.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     best: tuple[PlayedGame, list[NDArray[np.uint8]]] | None = None
     room = available_ram() // FILM_COPIES
     for _ in range(options.best_of):
         frames: list[NDArray[np.uint8]] = []
 
         def keep_frame(frames: list[NDArray[np.uint8]] = frames) -> None:
-            frames.append(policy.environment.render())
+            frames.append(trained.environment.render())
             if len(frames) * frames[0].nbytes * _enlargement(frames[0]) ** 2 > room:
                 raise ConfigError(f"a film of {len(frames):,} frames does not fit into memory; lower --max-steps.")
 
         game = play(
-            policy.environment,
-            policy.learner.q_values,
-            history=policy.config.memory.history,
+            trained.environment,
+            trained.policy,
+            history=trained.config.memory.history,
             epsilon=options.epsilon,
             seed=int(rng.integers(LARGEST_SEED)),
             max_steps=options.max_steps,
@@ -88,11 +90,17 @@ def _enlargement(frame: NDArray[np.uint8]) -> int:
     return max(1, -(-SMALLEST_SIDE // min(frame.shape[:2])))
 
 
-def _write(out: Path, frames: list[NDArray[np.uint8]], frames_per_second: int) -> None:
-    try:
+def _load_imageio() -> Any:
+    """What writes films, or a sentence on how to get it."""
+    with needed_for("watch"):
         import imageio.v3 as imageio
-    except ImportError:
-        raise ConfigError("watch needs the extra: pip install 'lambda-replay[report]'.") from None
+        import imageio_ffmpeg  # noqa: F401  it brings the program that writes MP4
+
+        return imageio
+
+
+def _write(out: Path, frames: list[NDArray[np.uint8]], frames_per_second: int) -> None:
+    imageio = _load_imageio()
     factor = _enlargement(frames[0])
     pictures = np.stack([frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in frames])
     kinds: dict[str, dict[str, Any]] = {

@@ -18,6 +18,7 @@ from lambda_replay.config import AtariConfig
 from lambda_replay.envs.faults import FaultGuard
 from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.errors import ConfigError
+from lambda_replay.extras import needed_for
 
 if TYPE_CHECKING:  # an optional dependency
     from ale_py import ALEInterface
@@ -184,13 +185,9 @@ def installed_games() -> tuple[str, ...]:
 
 
 def _known_game(game: str) -> str:
-    try:
+    with needed_for(f"atari/{game}"):
         import cv2  # noqa: F401  needed by every observation; its absence is better noticed here
         from ale_py import ALEInterface, roms
-    except ImportError as error:
-        raise ConfigError(
-            f"Atari games need the package {error.name}, which is missing; install lambda-replay[atari]."
-        ) from error
     name = game.lower().replace("-", "_")
     names = sorted(roms.get_all_rom_ids())
     if name not in names:

@@ -22,6 +22,7 @@ from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.envs.names import check_family, check_spelling, unknown
 from lambda_replay.envs.spaces import stored_form, stored_observation
 from lambda_replay.errors import ConfigError, EnvironmentFault
+from lambda_replay.extras import missing_package, not_installed
 
 GymnasiumEnv = gymnasium.Env[Any, Any]
 RESET = "reset(seed=…) must return observation, info"
@@ -90,6 +91,9 @@ class GymnasiumEnvironment:
             try:
                 picture: Any = self._env.render()
             except gymnasium_errors.DependencyNotInstalled as error:
+                package = missing_package(error.__cause__)
+                if package is not None:
+                    raise not_installed(package, f"drawing {self._env_id}") from error
                 raise ConfigError(f"{self._env_id} cannot be drawn: {first_line(error)}") from error
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
             raise self._fault(f"{type(picture).__name__} from render, which is not a picture")

@@ -7,6 +7,7 @@ from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
+from lambda_replay.extras import needed_for
 
 
 def make_environment(config: RunConfig) -> Environment:
@@ -22,6 +23,6 @@ def _make_bare(config: RunConfig) -> Environment:
     if config.minatar is not None:
         return MinAtar(game, config.minatar)
     # Imported here because Gymnasium takes a third of a second to import, which the two families above do not need.
-    from lambda_replay.envs.gymnasium import GymnasiumEnvironment
-
+    with needed_for(config.env):
+        from lambda_replay.envs.gymnasium import GymnasiumEnvironment
     return GymnasiumEnvironment(config.env, config.env_arguments)

@@ -15,6 +15,7 @@ from lambda_replay.config import MinAtarConfig
 from lambda_replay.envs.faults import FaultGuard
 from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.errors import ConfigError
+from lambda_replay.extras import not_installed
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 ACTION_NAMES = ("noop", "left", "up", "right", "down", "fire")  # the order in which every game numbers them
@@ -127,7 +128,7 @@ def _load_game(name: str) -> ModuleType:
     """
     package = importlib.util.find_spec("minatar")
     if package is None or not package.submodule_search_locations:
-        raise ConfigError("MinAtar games need the package MinAtar, which is missing; install lambda-replay[minatar].")
+        raise not_installed("minatar", f"minatar/{name}")
     path = Path(package.submodule_search_locations[0]) / "environments" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"minatar.environments.{name}", path)
     assert spec is not None

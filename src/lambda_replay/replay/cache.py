@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.errors import ConfigError, DivergenceError, diverged
-from lambda_replay.replay.data import (
-    NO_ACTION,
-    Block,
-    Booleans,
-    Explanation,
-    Floats,
-    Integers,
-    Minibatch,
-    Transitions,
-    as_floats,
-)
+from lambda_replay.errors import ConfigError, DivergenceError
+from lambda_replay.replay.critic import CHUNK_SIZE, Critic, Promoted, QFunction, as_critic, promote
+from lambda_replay.replay.data import Booleans, Evaluation, Explanation, Floats, Integers, Minibatch, as_floats
+from lambda_replay.replay.diagnostics import Metrics, describe_refresh
 from lambda_replay.replay.estimators import Estimator, explain
 from lambda_replay.replay.memory import ReplayMemory
 
-QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation] -> Q-values [n, A]
-
 
 class Cache:
-    """S rows (slot, action, return, TD error) in block order; a closing slot's row has no action and is never drawn."""
+    """S rows (slot, action, return, TD error) in block order; a closing slot's row is no transition and is never drawn.
 
-    def __init__(self, memory: ReplayMemory, slots: Integers, block: Block, explanation: Explanation) -> None:
-        returns = as_floats("the estimator's result", explanation.returns)  # [K, L]
-        if returns.shape != block.rewards.shape:
+    ``metrics`` describes the refresh; names as in docs/metrics.md.
+    """
+
+    def __init__(self, blocks: Promoted, evaluation: Evaluation, explanation: Explanation) -> None:
+        """Several critics' returns become their minimum (Kozuno et al. 2021), the TD errors those of the mean value."""
+        length = blocks.length
+        if evaluation.rewards.shape != blocks.rewards.shape:
             raise ConfigError(
-                f"the estimator returned shape {returns.shape} for blocks of {block.rewards.shape}; "
+                f"the critic gave blocks of {evaluation.rewards.shape} for {blocks.rewards.shape}; "
+                "it must evaluate every step."
+            )
+        returns = as_floats("the estimator's result", explanation.returns)  # [..., K, L]
+        if returns.shape[-2:] != evaluation.rewards.shape:
+            raise ConfigError(
+                f"the estimator returned shape {returns.shape} for blocks of {evaluation.rewards.shape}; "
                 "it must give one return per step."
             )
-        length = slots.shape[1]  # a block may have a tail beyond it
-        self._memory = memory
-        self._lifetimes = memory.lifetimes(slots[:, 0])  # the first state of a block needs its oldest frame
-        self.slots = slots.reshape(-1)  # [S]
-        self.actions = block.actions[:, :length].reshape(-1)  # [S]
-        kept = np.where(self.actions != NO_ACTION, returns[:, :length].reshape(-1), np.float32(0))  # [S]
-        td_errors = kept - block.action_values[:, :length].reshape(-1)  # [S]  both are 0 in closing slots
+        values = evaluation.action_values[..., :length]
+        if returns.ndim > 2:  # several critics
+            returns = returns.min(axis=tuple(range(returns.ndim - 2)))
+        if values.ndim > 2:
+            values = values.mean(axis=tuple(range(values.ndim - 2)))
+        self._memory, self._lifetimes = blocks.memory, blocks.lifetimes
+        self.slots = blocks.slots[:, :length].reshape(-1)  # [S]
+        actions = blocks.transitions.actions[:, :length]
+        self.actions = actions.reshape(-1, *actions.shape[2:])  # [S] or [S, D]
+        self.is_transition: Booleans = evaluation.is_transition[:, :length].reshape(-1)  # [S]  which rows can be drawn
+        kept = np.where(self.is_transition, returns[:, :length].reshape(-1), np.float32(0))  # [S]
+        td_errors = kept - values.reshape(-1)  # [S]  both are 0 in closing slots
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
             self.returns: Floats = kept.astype(np.float32, copy=False)
             self.td_errors: Floats = td_errors.astype(np.float32, copy=False)
@@ -52,15 +56,15 @@ class Cache:
                 f"the estimator returned {kept[np.argmin(is_finite)]} for a transition; "
                 "it must give returns that are finite as float32."
             )
+        is_drawn = self.is_transition
+        self.metrics: Metrics = describe_refresh(
+            self.returns[is_drawn], self.td_errors[is_drawn], evaluation, explanation
+        )
 
     @property
     def nbytes(self) -> int:
-        return self.slots.nbytes + self.actions.nbytes + self.returns.nbytes + self.td_errors.nbytes
-
-    @property
-    def is_transition(self) -> Booleans:  # [S]
-        """Which rows can be drawn."""
-        return self.actions != NO_ACTION
+        held = (self.slots, self.actions, self.returns, self.td_errors, self.is_transition)
+        return sum(array.nbytes for array in held)
 
     def minibatches(
         self,
@@ -133,7 +137,7 @@ def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> ND
 
 def refresh(
     memory: ReplayMemory,
-    q_function: QFunction,
+    critic: Critic | QFunction,
     estimator: Estimator,
     *,
     discount: float,
@@ -142,54 +146,22 @@ def refresh(
     rng: np.random.Generator,
     tail: int = 0,
     reserve: int = 0,
-    chunk_size: int = 1024,
+    chunk_size: int = CHUNK_SIZE,
 ) -> Cache:
-    """A cache of ``size`` rows with returns computed by the present Q-function (paper, Algorithm 1, BUILD-CACHE).
+    """A cache of ``size`` rows with returns computed from what the critic thinks now (paper, Algorithm 1, BUILD-CACHE).
 
-    ``tail`` more steps per block are computed and dropped; ``reserve`` is that of ``sample_blocks``; ``q_function``
-    is never called with more than ``chunk_size`` states.
+    ``critic`` is a Q-function, states [n, F, *observation] -> Q-values [n, A], which is never called with more than
+    ``chunk_size`` states, or a ``Critic``. The other arguments are those of ``promote``.
     """
-    if size < 1 or block_length < 1 or size % block_length or tail < 0:
-        raise ConfigError(
-            f"size ({size}) must be a multiple of block_length ({block_length}), tail ({tail}) 0 or more."
-        )
-    if not 0 <= discount <= 1 or chunk_size < 1:
-        raise ConfigError(f"discount is {discount} and chunk_size {chunk_size}; give a number from 0 to 1, 1 or more.")
-    slots = memory.sample_blocks(size // block_length, block_length + tail, rng, reserve)  # [K, L+1]
-    transitions = memory.transitions(slots)
-    block = make_block(memory, slots, transitions, q_function, discount=discount, chunk_size=chunk_size)
-    return Cache(memory, slots[:, :block_length], block, explain(estimator, block))
-
-
-def make_block(
-    memory: ReplayMemory,
-    slots: Integers,
-    transitions: Transitions,
-    q_function: QFunction,
-    *,
-    discount: float,
-    chunk_size: int = 1024,
-) -> Block:
-    """The blocks of slots [K, L+1] with the Q-values of all their states, computed in chunks of bounded size."""
-    flat = slots.reshape(-1)
-    starts = range(0, len(flat), chunk_size)
-    chunks = [q_function(memory.states(flat[start : start + chunk_size])) for start in starts]
-    q_values = as_floats("the Q-function's result", np.concatenate(chunks))
-    actions, rewards, behaviour_probs, terminated = transitions  # [K, L+1] each
-    if q_values.ndim != 2 or len(q_values) != len(flat) or q_values.shape[1] <= actions.max():
-        raise ConfigError(
-            f"the Q-function gave shape {q_values.shape} for {len(flat)} states and actions up to {actions.max()}; "
-            "it must give one row per state and one column per action."
-        )
-    if not np.isfinite(q_values).all():
-        raise diverged("the Q-values are")
-    is_action = actions != NO_ACTION
-    has_future = is_action[:, :-1] & ~terminated[:, :-1]
-    return Block(
-        rewards=rewards[:, :-1],
-        discounts=np.where(has_future, np.float32(discount), np.float32(0)),
-        q_values=q_values.reshape(*slots.shape, -1),
-        actions=actions,
-        behaviour_probs=behaviour_probs,
-        continues=has_future & is_action[:, 1:],
+    if chunk_size < 1:
+        raise ConfigError(f"chunk_size is {chunk_size}; give 1 or more.")
+    blocks = promote(
+        memory, discount=discount, size=size, block_length=block_length, rng=rng, tail=tail, reserve=reserve
     )
+    return build_cache(blocks, as_critic(critic, chunk_size), estimator)
+
+
+def build_cache(blocks: Promoted, critic: Critic, estimator: Estimator) -> Cache:
+    """BUILD-CACHE of Algorithm 1 for all blocks at once: values, one recursion, rows to draw from."""
+    evaluation = critic.evaluate(blocks)
+    return Cache(blocks, evaluation, explain(estimator, evaluation))

@@ -6,9 +6,10 @@ Legend: B minibatch · K blocks · L block length · S = K·L cache rows · A ac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +19,6 @@ from lambda_replay.errors import ConfigError
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 Booleans = NDArray[np.bool_]
-
-NO_ACTION = -1  # the action of a slot in which none was taken: an episode's closing slot, or the newest slot
 
 
 def as_floats(name: str, values: ArrayLike) -> Floats:
@@ -36,10 +35,54 @@ def as_floats(name: str, values: ArrayLike) -> Floats:
 class Transitions(NamedTuple):
     """What the memory knows of some slots, beside their states; any shape."""
 
-    actions: Integers  # NO_ACTION where none was taken
+    actions: NDArray[Any]  # meaningless where ``is_step`` is False
     rewards: Floats
     behaviour_probs: Floats  # 1 where no action was taken
     terminated: Booleans
+    is_step: Booleans  # False in an episode's closing slot, where no action was taken, and in the newest one
+    columns: Mapping[str, NDArray[Any]]  # what else a slot has, by name
+
+
+class Evaluation(Protocol):
+    """What estimators may ask about K blocks of L steps: the steps themselves, and what a critic thinks of them.
+
+    ``Block`` knows it from a row of Q-values per state, ``ValueBlock`` from values handed over directly. Several
+    critics are leading axes of whatever a critic knows. What a critic cannot know it refuses in a sentence.
+    """
+
+    @property
+    def rewards(self) -> Floats: ...  # [K, L]
+
+    @property
+    def discounts(self) -> Floats: ...  # [K, L]  γ·(1 − terminated)
+
+    @property
+    def continues(self) -> Booleans: ...  # [K, L]  False where an episode ends, terminated or truncated
+
+    @property
+    def is_transition(self) -> Booleans: ...  # [K, L]  False in closing slots, whose returns have no meaning
+
+    @property
+    def action_values(self) -> Floats: ...  # [..., K, L+1]  Q(s_t, a_t); zero where no action was taken
+
+    @property
+    def is_greedy(self) -> Booleans: ...  # [..., K, L+1]  whether a_t maximises Q(s_t, ·)
+
+    def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
+        """V(s') under the target policy, which is greedy or ε-greedy."""
+        ...
+
+    def next_baselines(self) -> Floats | None:  # [..., K, L]
+        """What a return of s' replaces in V(s'): None for all of it; a soft critic's entropy is not replaced."""
+        ...
+
+    def next_probs(self, epsilon: float) -> Floats:  # [..., K, L]
+        """π(a'|s')."""
+        ...
+
+    def next_ratios(self, epsilon: float) -> Floats:  # [..., K, L]
+        """π(a'|s') / μ(a'|s'); where no action was taken, nothing reads it."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,80 +90,193 @@ class Block:
     """K blocks of L contiguous memory slots with the Q-values of all their L+1 states.
 
     ``discounts`` is γ·(1 − terminated); ``continues`` is False where an episode ends, terminated or truncated.
-    A slot without an action (``NO_ACTION``) is not a transition: its return has no meaning and nothing reads it.
+    Where ``is_step`` is False no action was taken: such a slot has no return, and nothing reads what it holds.
     Integers among the rewards, discounts, Q-values and probabilities become float32; floats of any size stay.
     """
 
     rewards: Floats  # [K, L]
     discounts: Floats  # [K, L]
-    q_values: Floats  # [K, L+1, A]
+    q_values: Floats  # [..., K, L+1, A]; leading axes: several critics
     actions: Integers  # [K, L+1]
     behaviour_probs: Floats  # [K, L+1]  μ(a|s)
     continues: Booleans  # [K, L]
+    is_step: Booleans | None = None  # [K, L+1]; None: every slot is a step
 
     def __post_init__(self) -> None:
         for name in ("rewards", "discounts", "q_values", "behaviour_probs"):
             object.__setattr__(self, name, as_floats(f"Block.{name}", getattr(self, name)))
-        for name, kinds, wanted_dtype in (("actions", "iu", "integers"), ("continues", "b", "booleans")):
-            array = np.asarray(getattr(self, name))
-            if array.dtype.kind not in kinds:
-                raise ConfigError(f"Block.{name} has dtype {array.dtype}; give an array of {wanted_dtype}.")
-            object.__setattr__(self, name, array)
+        if self.is_step is None:
+            object.__setattr__(self, "is_step", np.ones(np.shape(self.actions), dtype=np.bool_))
+        _check_kinds(self, actions="integers", continues="booleans", is_step="booleans")
         self._check_shapes()
-        num_actions = self.q_values.shape[2]
-        lowest, highest = int(self.actions.min(initial=0)), int(self.actions.max(initial=0))
-        if lowest < NO_ACTION or highest >= num_actions:
+        num_actions, taken = self.q_values.shape[-1], self.actions[self.is_step]
+        lowest, highest = int(taken.min(initial=0)), int(taken.max(initial=0))
+        if lowest < 0 or highest >= num_actions:
             raise ConfigError(
                 f"Block.actions has values from {lowest} to {highest}, but q_values is for {num_actions} actions; "
-                f"give numbers from 0 to {num_actions - 1}, and {NO_ACTION} where no action was taken."
+                f"give numbers from 0 to {num_actions - 1}, and False in is_step where no action was taken."
             )
 
     def _check_shapes(self) -> None:
-        if self.rewards.ndim != 2 or self.q_values.ndim != 3:
+        if self.rewards.ndim != 2 or self.q_values.ndim < 3:
             raise ConfigError(
                 f"Block wants rewards [K, L] and q_values [K, L+1, A], not {self.rewards.shape} and "
                 f"{self.q_values.shape}; add an axis of length 1 for a single block."
             )
-        num_blocks, length = self.rewards.shape
-        if length < 1:
-            raise ConfigError("Block.rewards [K, L] holds no step; a block needs at least one.")
-        wanted = {
-            "discounts": (num_blocks, length),
-            "continues": (num_blocks, length),
-            "q_values": (num_blocks, length + 1, self.q_values.shape[2]),
-            "actions": (num_blocks, length + 1),
-            "behaviour_probs": (num_blocks, length + 1),
-        }
-        for name, shape in wanted.items():
-            if getattr(self, name).shape != shape:
-                raise ConfigError(
-                    f"Block.{name} has shape {getattr(self, name).shape}, but rewards {self.rewards.shape} "
-                    f"and q_values {self.q_values.shape} ask for {shape}."
-                )
+        _check_shapes(
+            self, {"discounts": 0, "continues": 0, "actions": 1, "behaviour_probs": 1, "is_step": 1}, ("q_values",)
+        )
 
     @cached_property
     def is_transition(self) -> Booleans:  # [K, L]
         """True where an action was taken; False in closing slots."""
-        return self.actions[:, :-1] != NO_ACTION
+        assert self.is_step is not None
+        return self.is_step[:, :-1]
 
     @cached_property
-    def action_values(self) -> Floats:  # [K, L+1]
+    def action_values(self) -> Floats:  # [..., K, L+1]
         """Q(s_t, a_t); zero where no action was taken."""
-        taken = np.take_along_axis(self.q_values, np.maximum(self.actions, 0)[..., None], axis=-1)[..., 0]
-        return np.where(self.actions != NO_ACTION, taken, np.zeros_like(taken))
+        assert self.is_step is not None
+        chosen = np.where(self.is_step, self.actions, 0)
+        indices = np.broadcast_to(chosen, self.q_values.shape[:-1])[..., None]
+        taken = np.take_along_axis(self.q_values, indices, axis=-1)[..., 0]
+        return np.where(self.is_step, taken, np.zeros_like(taken))
 
     @cached_property
-    def greedy_values(self) -> Floats:  # [K, L+1]
+    def greedy_values(self) -> Floats:  # [..., K, L+1]
         """max_a Q(s_t, a)."""
         return self.q_values.max(axis=-1)
+
+    @cached_property
+    def is_greedy(self) -> Booleans:  # [..., K, L+1]
+        """Values are compared, not indices, so that a tied action is greedy too."""
+        return self.action_values == self.greedy_values
+
+    def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
+        """Σ_a π(a|s') Q(s', a) for the ε-greedy π, which is (1−ε)·max Q + ε·mean Q."""
+        greedy = self.greedy_values[..., 1:]
+        if epsilon == 0:
+            return greedy
+        dtype = self.q_values.dtype.type
+        return dtype(1 - epsilon) * greedy + dtype(epsilon) * self.q_values[..., 1:, :].mean(axis=-1)
+
+    def next_baselines(self) -> Floats | None:
+        return None
+
+    def next_probs(self, epsilon: float) -> Floats:  # [..., K, L]
+        """π(a'|s') for the ε-greedy π, tied greedy actions sharing the greedy mass."""
+        num_greedy = (self.q_values == self.greedy_values[..., None]).sum(axis=-1)[..., 1:]
+        greedy_share = self.is_greedy[..., 1:] / num_greedy
+        return (epsilon / self.q_values.shape[-1] + (1 - epsilon) * greedy_share).astype(self.q_values.dtype)
+
+    def next_ratios(self, epsilon: float) -> Floats:  # [..., K, L]
+        assert self.is_step is not None
+        one = self.q_values.dtype.type(1)
+        return self.next_probs(epsilon) / np.where(self.is_step[:, 1:], self.behaviour_probs[:, 1:], one)
+
+
+@dataclass(frozen=True, eq=False)
+class ValueBlock:
+    """K blocks of L contiguous memory slots with values that a critic without a row of Q-values gives for them.
+
+    An actor and its critics (DDPG, TD3), a soft critic (SAC) or a closed form (NAF) know V(s) and Q(s, a), but not
+    which stored action was greedy. ``ratios`` are π(a|s)/μ(a|s) of densities, for estimators that ask for them.
+    """
+
+    rewards: Floats  # [K, L]
+    discounts: Floats  # [K, L]
+    values: Floats  # [..., K, L+1]  V(s) under the target policy
+    action_values: Floats  # [..., K, L+1]  Q(s, a) of the stored action; set to zero where no action was taken
+    continues: Booleans  # [K, L]
+    baselines: Floats | None = None  # [..., K, L+1]; None: V(s). A soft critic gives Q(s, ã) without the entropy
+    ratios: Floats | None = None  # [K, L+1]
+    is_step: Booleans | None = None  # [K, L+1]; None: every slot is a step
+
+    def __post_init__(self) -> None:
+        for name in ("rewards", "discounts", "values", "action_values", "baselines", "ratios"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, as_floats(f"ValueBlock.{name}", getattr(self, name)))
+        if self.rewards.ndim != 2:
+            raise ConfigError(f"ValueBlock wants rewards [K, L], not {self.rewards.shape}; add an axis of length 1.")
+        num_blocks, length = self.rewards.shape
+        if self.is_step is None:
+            object.__setattr__(self, "is_step", np.ones((num_blocks, length + 1), dtype=np.bool_))
+        _check_kinds(self, continues="booleans", is_step="booleans")
+        leading = ("values", "action_values", *(("baselines",) if self.baselines is not None else ()))
+        offsets = {"discounts": 0, "continues": 0, "is_step": 1, **({} if self.ratios is None else {"ratios": 1})}
+        _check_shapes(self, offsets, (), leading)
+        assert self.is_step is not None
+        taken = np.where(self.is_step, self.action_values, np.zeros_like(self.action_values))
+        object.__setattr__(self, "action_values", taken)
+
+    @cached_property
+    def is_transition(self) -> Booleans:  # [K, L]
+        assert self.is_step is not None
+        return self.is_step[:, :-1]
+
+    @property
+    def is_greedy(self) -> Booleans:
+        raise ConfigError(
+            "this estimator asks which actions were greedy, and a critic without a row of Q-values cannot know; "
+            "choose one of peng, nstep, retrace, median, bounded."
+        )
+
+    def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
+        if epsilon != 0:
+            raise ConfigError(
+                "an ε-greedy target policy (@ε) needs a row of Q-values, which this critic has not; leave @ε out."
+            )
+        return self.values[..., 1:]
+
+    def next_baselines(self) -> Floats | None:  # [..., K, L]
+        return None if self.baselines is None else self.baselines[..., 1:]
+
+    def next_probs(self, epsilon: float) -> Floats:
+        raise ConfigError(
+            "this estimator asks for probabilities of finitely many actions, and a critic without a row of Q-values "
+            "has none; choose one of peng, nstep, retrace, median, bounded."
+        )
+
+    def next_ratios(self, epsilon: float) -> Floats:  # [K, L]
+        if self.ratios is None or epsilon != 0:
+            raise ConfigError("retrace asks for π(a|s)/μ(a|s) without @ε, which this critic does not give; use peng.")
+        return self.ratios[:, 1:]
+
+
+def _check_kinds(block: Block | ValueBlock, **kinds: str) -> None:
+    """Make arrays of these fields, and refuse those that do not hold what they should."""
+    for name, words in kinds.items():
+        array = np.asarray(getattr(block, name))
+        if array.dtype.kind not in {"integers": "iu", "booleans": "b"}[words]:
+            raise ConfigError(f"{type(block).__name__}.{name} has dtype {array.dtype}; give an array of {words}.")
+        object.__setattr__(block, name, array)
+
+
+def _check_shapes(
+    block: Block | ValueBlock, offsets: Mapping[str, int], rows: tuple[str, ...], leading: tuple[str, ...] = ()
+) -> None:
+    """Refuse arrays that do not fit rewards [K, L]: [K, L + offset], rows [..., K, L+1, A], leading [..., K, L+1]."""
+    num_blocks, length = block.rewards.shape
+    kind = type(block).__name__
+    if length < 1:
+        raise ConfigError(f"{kind}.rewards [K, L] holds no step; a block needs at least one.")
+    found = {name: (getattr(block, name).shape, (num_blocks, length + offset)) for name, offset in offsets.items()}
+    found |= {name: (getattr(block, name).shape[-3:-1], (num_blocks, length + 1)) for name in rows}
+    found |= {name: (getattr(block, name).shape[-2:], (num_blocks, length + 1)) for name in leading}
+    for name, (shape, wanted) in found.items():
+        if shape != wanted:
+            raise ConfigError(
+                f"{kind}.{name} has shape {getattr(block, name).shape}, but rewards {block.rewards.shape} ask for "
+                f"{wanted}{' and an axis of actions' if name in rows else ''}."
+            )
 
 
 class Explanation(NamedTuple):
     """What an estimator computed and why."""
 
-    returns: Floats  # [K, L]
-    next_traces: Floats | None = None  # [K, L]  c_{t+1}, 0 where the episode ends at t; None: no trace is involved
-    lambdas: Floats | None = None  # [K, L]  the λ chosen for each step; None: λ is not chosen from the data
+    returns: Floats  # [..., K, L]
+    next_traces: Floats | None = None  # [..., K, L]  c_{t+1}, 0 where the episode ends at t; None: no trace is involved
+    lambdas: Floats | None = None  # [..., K, L]  the λ chosen for each step; None: λ is not chosen from the data
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +284,6 @@ class Minibatch:
     """B samples of the cache with their states gathered from memory."""
 
     states: NDArray[Any]  # [B, F, *observation]
-    actions: Integers  # [B]
+    actions: NDArray[Any]  # [B] integers, or [B, D] floats
     returns: Floats  # [B]
     rows: Integers  # [B]  rows of the cache (or slots of the memory) they came from

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from lambda_replay.replay.cache import Cache
-from lambda_replay.replay.data import Block, Explanation, Integers
+from lambda_replay.replay.data import Evaluation, Explanation, Floats, Integers
 
 Metrics = dict[str, float]
 
 
-def describe_refresh(cache: Cache, block: Block, explanation: Explanation) -> Metrics:
-    """|TD error|, returns against Q-values, chosen λ and cut traces of one refresh; names as in docs/metrics.md."""
-    is_transition = cache.is_transition
-    errors = np.abs(cache.td_errors[is_transition])
-    returns = cache.returns[is_transition]
-    q_values = returns - cache.td_errors[is_transition]
+@np.errstate(over="ignore", invalid="ignore")  # a mean that overflows is refused where metrics are written
+def describe_refresh(returns: Floats, td_errors: Floats, evaluation: Evaluation, explanation: Explanation) -> Metrics:
+    """|TD error|, returns against Q-values, chosen λ and cut traces of one refresh; names as in docs/metrics.md.
+
+    Returns and TD errors are those of the cache's transitions [n].
+    """
+    if len(returns) == 0:
+        return {}
+    errors, q_values = np.abs(td_errors), returns - td_errors
     quantiles = np.quantile(errors, [0.1, 0.5, 0.9])
     return {
         "td_error_abs_mean": float(errors.mean()),
@@ -23,15 +25,15 @@ def describe_refresh(cache: Cache, block: Block, explanation: Explanation) -> Me
         "return_mean": float(returns.mean()),
         "q_mean": float(q_values.mean()),
         "return_minus_q_mean": float(returns.mean() - q_values.mean()),
-        **_describe_lambdas(block, explanation),
-        **_describe_traces(block, explanation),
+        **_describe_lambdas(evaluation, explanation),
+        **_describe_traces(evaluation, explanation),
     }
 
 
-def _describe_lambdas(block: Block, explanation: Explanation) -> Metrics:
+def _describe_lambdas(evaluation: Evaluation, explanation: Explanation) -> Metrics:
     if explanation.lambdas is None:
         return {}
-    lambdas = explanation.lambdas[block.is_transition]
+    lambdas = explanation.lambdas[..., evaluation.is_transition]
     quantiles = np.quantile(lambdas, [0.1, 0.5, 0.9])
     return {
         "lambda_mean": float(lambdas.mean()),
@@ -41,28 +43,27 @@ def _describe_lambdas(block: Block, explanation: Explanation) -> Metrics:
     }
 
 
-def _describe_traces(block: Block, explanation: Explanation) -> Metrics:
+def _describe_traces(evaluation: Evaluation, explanation: Explanation) -> Metrics:
     """A trace is cut where the estimator, not the end of the episode or the block, made it zero."""
     if explanation.next_traces is None:
         return {}
-    may_go_on = block.continues.copy()  # [K, L]
+    may_go_on = evaluation.continues.copy()  # [K, L]
     may_go_on[:, -1] = False
     is_alive = may_go_on & (explanation.next_traces > 0)
     # Steps that the return of t looks ahead until its trace is zero: 1 + that of t+1 where the trace is alive.
     lengths = np.ones(is_alive.shape)
-    for t in range(is_alive.shape[1] - 2, -1, -1):
-        lengths[:, t] += is_alive[:, t] * lengths[:, t + 1]
+    for t in range(is_alive.shape[-1] - 2, -1, -1):
+        lengths[..., t] += is_alive[..., t] * lengths[..., t + 1]
     return {
-        "trace_mean": float(explanation.next_traces[may_go_on].mean()) if may_go_on.any() else 0.0,
-        "trace_cut_share": float(1 - is_alive[may_go_on].mean()) if may_go_on.any() else 0.0,
-        "trace_length_mean": float(lengths[block.is_transition].mean()),
+        "trace_mean": float(explanation.next_traces[..., may_go_on].mean()) if may_go_on.any() else 0.0,
+        "trace_cut_share": float(1 - is_alive[..., may_go_on].mean()) if may_go_on.any() else 0.0,
+        "trace_length_mean": float(lengths[..., evaluation.is_transition].mean()),
     }
 
 
-def describe_samples(cache: Cache, rows: Integers, ages: Integers) -> Metrics:
-    """How often rows [updates, B] repeat a transition, and how old, in slots of their stream, they are; ages [K, L]."""
-    slots = cache.slots[rows.reshape(-1)]
+def describe_samples(slots: Integers, ages: Integers) -> Metrics:
+    """How often drawn slots [n] repeat, and how old, in slots of their stream, they are."""
     return {
         "sample_repeated_share": 1 - len(np.unique(slots)) / len(slots),
-        "sample_age_mean": float(ages.reshape(-1)[rows.reshape(-1)].mean()),
+        "sample_age_mean": float(ages.mean()),
     }

@@ -1,19 +1,23 @@
-"""How estimators are written in one word, and what is said to a word that is none; what they do is elsewhere."""
+"""Parses an estimator's name, such as ``peng:0.75`` or ``package.module:callable``; suggests what there is."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from lambda_replay.errors import ConfigError
+from lambda_replay.replay.data import Evaluation, Explanation, Floats
+from lambda_replay.replay.dynamic_lambda import Bounded, Median
 from lambda_replay.replay.estimators import (
-    Bounded,
     Estimator,
     ExpectedSarsa,
-    Median,
     NStep,
     Peng,
     QStar,
@@ -21,54 +25,167 @@ from lambda_replay.replay.estimators import (
     TreeBackup,
     Watkins,
     WatkinsPublished,
+    explain,
 )
-
-
-class Spelling(NamedTuple):
-    """How an estimator is written, and how the parts of what was written become it."""
-
-    form: str
-    kind: type
-    build: Callable[[re.Match[str]], Estimator]
-
 
 MAX_N = 10_000  # steps: longer than any block or episode of use; ``describe`` plays so many
 MAX_K = 100  # steps of λ: the median holds k+1 returns of every row, 130 MB for the paper's cache
 MAX_BOUND = float(np.finfo(np.float32).max)
 LEGEND = f"λ and ε from 0 to 1, n from 1 to {MAX_N:,}, k even from 2 to {MAX_K}, δ from 0 to {MAX_BOUND:.2g}"
+OWN_FORM = "package.module:callable"
 _ALIASES = {"peng-median": "median", "peng-bounded": "bounded"}
-SPELLINGS: dict[str, Spelling] = {
-    "peng": Spelling("peng:λ", Peng, lambda m: Peng(_fraction(m["value"]))),
-    "watkins": Spelling("watkins:λ", Watkins, lambda m: Watkins(_fraction(m["value"]))),
-    "watkins-published": Spelling(
-        "watkins-published:λ", WatkinsPublished, lambda m: WatkinsPublished(_fraction(m["value"]))
+
+
+class Parameters(NamedTuple):
+    """What stands behind the name in ``name:first/second@epsilon``, each part or None."""
+
+    first: str | None
+    second: str | None
+    epsilon: str | None
+
+
+class NamedEstimator(NamedTuple):
+    """How an estimator is written, how it is built from its parameters, what it computes, and where that comes from."""
+
+    form: str
+    build: Callable[[Parameters], Estimator]
+    formula: str
+    source: str
+
+
+_GREEDY, _EXPECTED = "V = max Q(s',·)", "V = Σπ Q(s',·)"
+_MEDIAN = "at each step the median of the k+1 returns with λ = 0/k, 1/k, …, k/k"
+_BOUNDED = "for each block the largest λ found with mean |G_t − Q(s_t,a_t)| ≤ δ, or 0 if λ = 0 has more"
+_CUT = " (with Watkins's cut)"
+NAMED: dict[str, NamedEstimator] = {
+    "peng": NamedEstimator(
+        "peng:λ",
+        lambda given: Peng(_fraction(given.first)),
+        f"{_GREEDY}, b = V, c = λ",
+        "Peng & Williams 1994; paper eq. (3)",
     ),
-    "nstep": Spelling("nstep:n", NStep, lambda m: NStep(_whole(m["value"], 1, MAX_N))),
-    "median": Spelling("median/k", Median, lambda m: Median(_even(m["k"]))),
-    "watkins-median": Spelling("watkins-median/k", Median, lambda m: Median(_even(m["k"]), "watkins-")),
-    "bounded": Spelling("bounded:δ", Bounded, lambda m: Bounded(_float(m["value"]))),
-    "watkins-bounded": Spelling("watkins-bounded:δ", Bounded, lambda m: Bounded(_float(m["value"]), "watkins-")),
-    "tree": Spelling("tree:λ@ε", TreeBackup, lambda m: TreeBackup(_fraction(m["value"]), _epsilon(m))),
-    "retrace": Spelling("retrace:λ@ε", Retrace, lambda m: Retrace(_fraction(m["value"]), _epsilon(m))),
-    "qstar": Spelling("qstar:λ", QStar, lambda m: QStar(_fraction(m["value"]))),
-    "sarsa": Spelling("sarsa:λ@ε", ExpectedSarsa, lambda m: ExpectedSarsa(_fraction(m["value"]), _epsilon(m))),
+    "watkins": NamedEstimator(
+        "watkins:λ",
+        lambda given: Watkins(_fraction(given.first)),
+        f"{_GREEDY}, b = V, c = λ·[a' greedy in s']",
+        "Watkins 1989; Sutton & Barto 1st ed. §7.6",
+    ),
+    "watkins-published": NamedEstimator(
+        "watkins-published:λ",
+        lambda given: WatkinsPublished(_fraction(given.first)),
+        f"{_GREEDY}, b = V, c = λ·[a greedy in s]",
+        "the paper's released code, one step early; see deviations.md #4",
+    ),
+    "nstep": NamedEstimator(
+        "nstep:n",
+        lambda given: NStep(_whole(given.first, 1, MAX_N)),
+        "r_t + γ·r_{t+1} + … + γⁿ·max Q(s_{t+n},·)",
+        "paper eq. (1)",
+    ),
+    "median": NamedEstimator("median/k", lambda given: Median(_even(given.second)), _MEDIAN, "paper §3.4"),
+    "watkins-median": NamedEstimator(
+        "watkins-median/k", lambda given: Median(_even(given.second), "watkins-"), _MEDIAN + _CUT, "paper §3.4"
+    ),
+    "bounded": NamedEstimator("bounded:δ", lambda given: Bounded(_float(given.first)), _BOUNDED, "paper, appendix C"),
+    "watkins-bounded": NamedEstimator(
+        "watkins-bounded:δ",
+        lambda given: Bounded(_float(given.first), "watkins-"),
+        _BOUNDED + _CUT,
+        "paper, appendix C",
+    ),
+    "tree": NamedEstimator(
+        "tree:λ@ε",
+        lambda given: TreeBackup(_fraction(given.first), _epsilon(given)),
+        f"{_EXPECTED}, b = Q(s',a'), c = λ·π(a'|s'); π is ε-greedy",
+        "Tree Backup: Precup, Sutton & Singh 2000",
+    ),
+    "retrace": NamedEstimator(
+        "retrace:λ@ε",
+        lambda given: Retrace(_fraction(given.first), _epsilon(given)),
+        f"{_EXPECTED}, b = Q(s',a'), c = λ·min(1, π(a'|s') / μ(a'|s')); π is ε-greedy",
+        "Munos et al. 2016",
+    ),
+    "qstar": NamedEstimator(
+        "qstar:λ",
+        lambda given: QStar(_fraction(given.first)),
+        f"{_GREEDY}, b = Q(s',a'), c = λ; contracts only for λ < (1−γ)/(2γ)",
+        "Q*(λ): Harutyunyan et al. 2016",
+    ),
+    "sarsa": NamedEstimator(
+        "sarsa:λ@ε",
+        lambda given: ExpectedSarsa(_fraction(given.first), _epsilon(given)),
+        f"{_EXPECTED}, b = V, c = λ; π is ε-greedy",
+        "Expected Sarsa(λ): Van Seijen et al. 2009; Sutton & Barto §12.7",
+    ),
 }
 
 
+@dataclass(frozen=True, repr=False)
+class OwnEstimator:
+    """A user's estimator, named by where it is."""
+
+    name: str
+    function: Estimator
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, block: Evaluation) -> Floats:
+        return self.function(block)
+
+    def explain(self, block: Evaluation) -> Explanation:
+        return explain(self.function, block)
+
+
 def parse_estimator(spelling: str) -> Estimator:
-    """The estimator of a spelling such as ``peng:0.75``, ``nstep:3``, ``median/10`` or ``retrace:0.9@0.05``."""
-    match = re.fullmatch(r"(?P<name>[a-z-]+)(/(?P<k>[^:@/]+))?(:(?P<value>[^:@/]+))?(@(?P<epsilon>[^:@/]+))?", spelling)
-    known = None if match is None else SPELLINGS.get(_ALIASES.get(match["name"], match["name"]))
+    """The estimator of a name such as ``peng:0.75``, ``nstep:3``, ``median/10`` or ``retrace:0.9@0.05``.
+
+    ``package.module:callable`` is a user's own: any callable from blocks to returns [K, L].
+    """
+    if module_of_estimator(spelling) is not None:
+        return _import_own(spelling)
+    pattern = r"(?P<name>[a-z-]+)(:(?P<first>[^:@/]+))?(/(?P<second>[^:@/]+))?(@(?P<epsilon>[^:@/]+))?"
+    match = re.fullmatch(pattern, spelling)
+    known = None if match is None else NAMED.get(_ALIASES.get(match["name"], match["name"]))
     if match is None or known is None:
-        forms = ", ".join(known.form for known in SPELLINGS.values())
-        raise ConfigError(f"there is no estimator {spelling!r}; the forms are {forms} ({LEGEND}).")
-    is_allowed = {"k": "/k" in known.form, "value": ":" in known.form, "epsilon": "@" in known.form}
+        forms = ", ".join(known.form for known in NAMED.values())
+        raise ConfigError(
+            f"there is no estimator {spelling!r}; the forms are {forms} ({LEGEND}), or {OWN_FORM} for one of your own."
+        )
+    given = Parameters(match["first"], match["second"], match["epsilon"])
+    is_allowed = (":" in known.form, "/" in known.form, "@" in known.form)
     try:
-        if any(match[part] is not None and not is_allowed[part] for part in is_allowed):
+        if any(part is not None and not allowed for part, allowed in zip(given, is_allowed, strict=True)):
             raise ValueError
-        return known.build(match)
+        return known.build(given)
     except ValueError:
         raise ConfigError(f"the estimator {spelling!r} is misspelt; its form is {known.form}, {LEGEND}.") from None
+
+
+def module_of_estimator(spelling: str) -> str | None:
+    """The module that a user's own estimator names; None for one of ours."""
+    module, colon, name = spelling.partition(":")
+    is_own = colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return module if is_own and module not in NAMED else None
+
+
+def _import_own(spelling: str) -> Estimator:
+    module, _, name = spelling.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a module beside the user is found, as ``python -m`` finds it
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            forms = ", ".join(known.form for known in NAMED.values())
+            raise ConfigError(
+                f"there is no module {module} for the estimator {spelling!r}; the forms are {forms}, or {OWN_FORM} "
+                "with a module that Python finds."
+            ) from None
+        raise
+    if not callable(function):
+        raise ConfigError(f"the module {module} has no callable {name} for the estimator {spelling!r}; name another.")
+    return OwnEstimator(spelling, function)
 
 
 def _float(text: str | None, highest: float = MAX_BOUND) -> float:
@@ -82,8 +199,8 @@ def _fraction(text: str | None) -> float:
     return _float(text, highest=1)
 
 
-def _epsilon(match: re.Match[str]) -> float:
-    return 0.0 if match["epsilon"] is None else _fraction(match["epsilon"])
+def _epsilon(given: Parameters) -> float:
+    return 0.0 if given.epsilon is None else _fraction(given.epsilon)
 
 
 def _whole(text: str | None, lowest: int, highest: int) -> int:

@@ -41,27 +41,38 @@ def _by_time(array: Floats, shape: tuple[int, ...]) -> Floats:
     return np.ascontiguousarray(np.moveaxis(full_time, -1, 0))
 
 
-def nstep_returns(rewards: Floats, discounts: Floats, next_values: Floats, continues: Booleans, n: int) -> Floats:
+def nstep_returns(
+    rewards: Floats,
+    discounts: Floats,
+    next_values: Floats,
+    continues: Booleans,
+    n: int,
+    *,
+    next_bonuses: Floats | None = None,
+) -> Floats:
     """n-step returns of every step, shortened where the block or the episode ends first.
 
-    G ← r_{t+i} + γ_{t+i} · [ (1−w) · V_{t+i+1} + w · G ],   i = n−1 … 0,
+    G ← r_{t+i} + γ_{t+i} · [ (1−w) · V_{t+i+1} + w · (G + e_{t+i+1}) ],   i = n−1 … 0,
     w = 0 at lag n−1, at the block's last step and where the episode ends at t+i, else 1.   Paper eq. (1), footnote 2.
 
-    All arguments are [K, L]; index t of ``next_values`` belongs to t+1.
+    e is the bonus of every step on the way, such as the entropy that a soft critic's V holds too; none by default.
+    Rewards, discounts and continues are [K, L], values and bonuses [..., K, L]; index t of the ``next_`` ones is t+1.
     """
     assert n >= 1
     rewards, discounts = as_floats("rewards", rewards), as_floats("discounts", discounts)
     next_values = as_floats("next_values", next_values)
-    length = rewards.shape[1]
+    length = rewards.shape[-1]
     longest = min(n, length)
-    returns = np.empty(next_values.shape, dtype=np.result_type(rewards, next_values))  # [K, L]
+    shape = np.broadcast_shapes(next_values.shape, np.shape(0 if next_bonuses is None else next_bonuses))
+    returns = np.zeros(shape, dtype=np.result_type(rewards, next_values))  # [..., K, L]
     for lag in range(longest - 1, -1, -1):
         starts = slice(0, length - lag)
         later = slice(lag, length)
-        goes_on = continues[:, later].copy()  # [K, L − lag]
-        goes_on[:, -1] = False
+        goes_on = continues[..., later].copy()  # [K, L − lag]
+        goes_on[..., -1] = False
         if lag == longest - 1:
             goes_on[:] = False
-        bootstrap = np.where(goes_on, returns[:, starts], next_values[:, later])
-        returns[:, starts] = rewards[:, later] + discounts[:, later] * bootstrap
+        following = returns[..., starts] if next_bonuses is None else returns[..., starts] + next_bonuses[..., later]
+        bootstrap = np.where(goes_on, following, next_values[..., later])
+        returns[..., starts] = rewards[..., later] + discounts[..., later] * bootstrap
     return returns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,41 @@ from numpy.typing import DTypeLike, NDArray
 from lambda_replay.errors import ConfigError, DamageError
 
 Layout = dict[str, tuple[tuple[int, ...], DTypeLike]]  # name -> shape, dtype
+
+
+OWN_ARRAYS = ("observations", "actions", "rewards", "behaviour_probs", "terminated", "is_step", "frames")
+# What a column cannot be called: an array of the memory's own, or an argument of append.
+TAKEN_NAMES = {*OWN_ARRAYS, "self", "action", "reward", "next_observation", "truncated", "behaviour_prob", "stream"}
+
+
+def memory_layout(
+    slots: int,
+    observation_shape: tuple[int, ...],
+    observation_dtype: DTypeLike,
+    action_shape: tuple[int, ...],
+    columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]],
+) -> Layout:
+    """Shape and dtype of every array; ``frames`` counts those of the episode up to a slot, at most ``history``."""
+    if np.dtype(observation_dtype).kind not in "fiub":
+        raise ConfigError(
+            f"observation_dtype is {np.dtype(observation_dtype)}; give one of floats, integers or booleans."
+        )
+    taken = next((name for name in columns if name in TAKEN_NAMES or not name.isidentifier()), None)
+    if taken is not None:
+        raise ConfigError(f"a column cannot be called {taken!r}; give another name, made of letters and digits.")
+    for name, (_, dtype) in columns.items():
+        if np.dtype(dtype).kind not in "fiub":
+            raise ConfigError(f"the column {name} has dtype {dtype}; give one of floats, integers or booleans.")
+    return {
+        "observations": ((slots, *observation_shape), observation_dtype),
+        "actions": ((slots, *action_shape), np.float32 if action_shape else np.int32),
+        "rewards": ((slots,), np.float32),
+        "behaviour_probs": ((slots,), np.float32),
+        "terminated": ((slots,), np.bool_),
+        "is_step": ((slots,), np.bool_),
+        "frames": ((slots,), np.uint8),
+        **{name: ((slots, *shape), dtype) for name, (shape, dtype) in columns.items()},
+    }
 
 
 def allocate(directory: Path | None, layout: Layout, *, reopen: bool) -> dict[str, NDArray[Any]]:

@@ -7,45 +7,83 @@ appears last, by a rename, and holds a checksum of everything else: what is not 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic reads this one before Python 3.12
 
-from lambda_replay.config import MAX_THREADS, Device, RunConfig, from_dict
+from lambda_replay.agents.run_settings import from_dict
+from lambda_replay.config import MAX_THREADS, Device, RunConfig
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.rundir.atomic import sync_directory, write_atomically
 from lambda_replay.rundir.files import (
     checksum,
     file_checksum,
+    has_type,
     parse_tensors,
     read_json,
     save_tensors,
     set_aside,
-    sync_directory,
-    write_atomically,
+)
+from lambda_replay.rundir.memory_checksums import (
+    NUM_KEPT,
+    MemoryChecksums,
+    are_all_chunks,
+    find_damaged_chunks,
+    spare_slots,
 )
 
 CHECKPOINTS = "checkpoints"
-WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
-FORMAT = 1  # of state.json and of the memory's files
-NUM_KEPT = 2
+STATE = "state.json"
+FORMAT = 2  # of state.json and of the memory's files
 STRAY = "stray"  # added to the name of what is not ours but has the name of something that is
-CHUNK = 1024  # slots per checksum of the memory
-SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its closing slot and the next one's first
-SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
-WITH_NEWEST = ("observations", "frames")  # what the newest slot holds already; the rest waits for its action
 
-PIECE = 1 << 22  # bytes read at a time
 
-ReadSlots = Callable[[str, int, int], Iterable[Any]]  # bytes of one of the memory's arrays, from a slot up to another
+class Envelope(TypedDict):
+    """What state.json holds: the plain values as text, and their checksum."""
+
+    format: int
+    checksum: str
+    payload: str
+
+
+class MemoryState(TypedDict):
+    """Where the memory's rings stand."""
+
+    written: list[int]
+    is_open: list[int]
+
+
+class Vouched(TypedDict):
+    """Checksums of everything that a checkpoint relies on."""
+
+    memory: dict[str, str]  # by stream and chunk
+    files: dict[str, str]  # the tensors, by name
+    logs: dict[str, str]
+
+
+class SavedState(TypedDict):
+    """The plain values of a checkpoint; those of loop, agent and streams are checked by who knows them."""
+
+    step: int
+    config: dict[str, Any]
+    device: str
+    threads: int
+    seconds: float
+    loop: dict[str, Any]
+    agent: dict[str, Any]
+    streams: dict[str, Any]
+    memory: MemoryState
+    logs: dict[str, int]
+    slot_bytes: dict[str, int]
+    checksums: Vouched
 
 
 class Checkpoint(NamedTuple):
@@ -53,99 +91,7 @@ class Checkpoint(NamedTuple):
 
     step: int
     state: dict[str, Any]  # plain values; state.json says which
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-
-
-def spare_slots(interval: int, num_streams: int) -> int:
-    """Spare slots per stream so that nothing a kept checkpoint relies on is overwritten.
-
-    A checkpoint is removed when the second one after it is complete. Until then its stream has written at most
-    2 × (slots of an interval + one for a resume) slots. It relies on its window, and on the rest of the chunk in
-    which that begins. So nothing it needs is overwritten if window + 2 × (...) + chunk slots fit in the ring.
-    """
-    if interval == 0:
-        return 0
-    return NUM_KEPT * (SLOTS_PER_STEP * (interval // num_streams) + SLOTS_PER_RESUME) + CHUNK
-
-
-class MemoryChecksums:
-    """Checksums of the memory's slots in chunks; a chunk that is complete is read only once."""
-
-    def __init__(self) -> None:
-        self._complete: dict[str, str] = {}  # "stream.chunk" -> checksum
-
-    def adopt(self, state: Mapping[str, Any]) -> None:
-        """Start from the checksums of a checkpoint that was found sound."""
-        written = state["memory"]["written"]
-        for name, value in state["checksums"]["memory"].items():
-            stream, chunk = _parse_chunk(name)
-            if _is_complete(chunk, written[stream]):
-                self._complete[name] = value
-
-    def update(self, memory: ReplayMemory) -> dict[str, str]:
-        """Checksums of all chunks that the window needs, by name."""
-        arrays = memory.arrays
-        checksums: dict[str, str] = {}
-        for name, stream, chunk in _chunks(memory.written, memory.window):
-            known = self._complete.get(name)
-            checksums[name] = known or _chunk_checksum(
-                lambda array, first, last: [arrays[array][first:last].data],
-                list(arrays),
-                slots=_ChunkSlots(stream, chunk, memory.written[stream], memory.ring),
-            )
-        self._complete = {
-            name: checksums[name]
-            for name, stream, chunk in _chunks(memory.written, memory.window)
-            if _is_complete(chunk, memory.written[stream])
-        }
-        return checksums
-
-
-def _chunks(written: Sequence[int], window: int) -> Iterator[tuple[str, int, int]]:
-    """Name, stream and number of every chunk that a stream's window touches."""
-    for stream, count in enumerate(written):
-        for chunk in range(max(0, count - window) // CHUNK, -(-count // CHUNK)):
-            yield f"{stream}.{chunk}", stream, chunk
-
-
-def _parse_chunk(name: str) -> tuple[int, int]:
-    stream, chunk = name.split(".")
-    return int(stream), int(chunk)
-
-
-def _is_complete(chunk: int, written: int) -> bool:
-    """Whether nothing in the chunk will change: it is full, and its last slot has its action."""
-    return (chunk + 1) * CHUNK < written
-
-
-class _ChunkSlots(NamedTuple):
-    """The written slots of one chunk, and where in the memory's arrays they are."""
-
-    stream: int
-    chunk: int
-    written: int
-    ring: int
-
-    def spans(self, array: str) -> Iterator[tuple[int, int]]:
-        """One or, over the ring's end, two ranges of slots; of the newest slot only what it holds already."""
-        first, last = self.chunk * CHUNK, min((self.chunk + 1) * CHUNK, self.written)
-        if last == self.written and array not in WITH_NEWEST:
-            last -= 1
-        while first < last:
-            place = first % self.ring
-            size = min(last - first, self.ring - place)
-            yield self.stream * self.ring + place, self.stream * self.ring + place + size
-            first += size
-
-
-def _chunk_checksum(read: ReadSlots, arrays: list[str], slots: _ChunkSlots) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        for first, last in slots.spans(array):
-            for piece in read(array, first, last):
-                digest.update(piece)
-    return digest.hexdigest()
+    tensors: dict[str, dict[str, Tensor]]  # by the name of their file
 
 
 def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, checksums: MemoryChecksums) -> None:
@@ -155,11 +101,11 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
         _make_way(place)
         place.mkdir(parents=True)
         memory.flush()
-        save_tensors(place / WEIGHTS, checkpoint.weights)
-        save_tensors(place / OPTIMIZER, checkpoint.optimizer)
+        for name, tensors in checkpoint.tensors.items():
+            save_tensors(tensor_file(place, name), tensors)
         vouched = {
             "memory": checksums.update(memory),
-            "files": {name: file_checksum(place / name) for name in (WEIGHTS, OPTIMIZER)},
+            "files": {name: file_checksum(tensor_file(place, name)) for name in checkpoint.tensors},
             "logs": {name: file_checksum(run / name, length) for name, length in checkpoint.state["logs"].items()},
         }
         layout = {name: array[:1].nbytes for name, array in memory.arrays.items()}
@@ -246,7 +192,7 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
         outer = read_json(path)
     except FileNotFoundError:
         raise DamageError(f"{path} is missing.") from None
-    if not has_form(outer, {"format": int, "checksum": str, "payload": str}):
+    if not has_type(outer, Envelope):
         raise DamageError(f"{path} is damaged (it is not what was written).")
     if outer["format"] != FORMAT:
         raise DamageError(f"{path} has format {outer['format']}, but this version of lambda-replay reads {FORMAT}.")
@@ -262,47 +208,8 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
     return state
 
 
-STATE_FORM: dict[str, Any] = {
-    "step": int,
-    "config": dict,
-    "device": str,
-    "threads": int,
-    "seconds": float,
-    "loop": dict,
-    "agent": dict,
-    "streams": dict,
-    "memory": {"written": [int], "is_open": [int]},
-    "logs": {str: int},
-    "slot_bytes": {str: int},
-    "checksums": {"memory": {str: str}, "files": {WEIGHTS: str, OPTIMIZER: str}, "logs": {str: str}},
-}
-
-
-def has_form(value: Any, form: Any) -> bool:
-    """Whether plain values have the types and keys of ``form``: {"a": int}, {str: int} for any names, [int] for a list.
-
-    A float may be a whole number; a bool is not a number.
-    """
-    if isinstance(form, list):
-        return isinstance(value, list) and all(has_form(item, form[0]) for item in value)
-    if not isinstance(form, dict):
-        return type(value) is form or (form is float and type(value) is int)
-    if not isinstance(value, dict):
-        return False
-    if set(form) == {str}:
-        return all(has_form(item, form[str]) for item in value.values())
-    return set(value) == set(form) and all(has_form(item, form[name]) for name, item in value.items())
-
-
-def form_of(value: Any) -> Any:
-    """The form of some plain values without lists of unknown length."""
-    if isinstance(value, dict):
-        return {name: form_of(item) for name, item in value.items()}
-    return [form_of(value[0])] if isinstance(value, list) else type(value)
-
-
 def _is_consistent(state: Any, step: int) -> bool:
-    if not has_form(state, STATE_FORM) or state["step"] != step:
+    if not has_type(state, SavedState) or state["step"] != step:
         return False
     try:
         config = saved_config(state)
@@ -319,13 +226,9 @@ def _is_consistent(state: Any, step: int) -> bool:
         and set(state["logs"]) == set(state["checksums"]["logs"])
         and all(length >= 0 for length in state["logs"].values())
         and all(name.isidentifier() and size > 0 for name, size in state["slot_bytes"].items())
-        and _are_all_chunks(state["checksums"]["memory"], written, _window(config))
+        and all(name.isidentifier() for name in state["checksums"]["files"])
+        and are_all_chunks(state["checksums"]["memory"], written, _window(config))
     )
-
-
-def _are_all_chunks(names: Iterable[str], written: Sequence[int], window: int) -> bool:
-    """Whether these are the names of all chunks; compared one by one, for a damaged count may promise any number."""
-    return all(name == wanted for name, wanted in zip_longest(names, (name for name, *_ in _chunks(written, window))))
 
 
 def saved_config(state: Mapping[str, Any]) -> RunConfig:
@@ -348,7 +251,7 @@ def find_damage(run: Path, state: Mapping[str, Any], memory: Path) -> Iterator[s
     """
     place = run / CHECKPOINTS / str(state["step"])
     for name, wanted in state["checksums"]["files"].items():
-        if sentence := _find_file_damage(place / name, None, wanted):
+        if sentence := _find_file_damage(tensor_file(place, name), None, wanted):
             yield sentence
     yield from _find_memory_damage(state, memory)
 
@@ -390,31 +293,9 @@ def _find_memory_damage(state: Mapping[str, Any], directory: Path) -> Iterator[s
     if len(readable) < len(slot_bytes):
         return  # the checksums are of all files together
     try:
-        yield from _find_damaged_chunks(state, directory, ring)
+        yield from find_damaged_chunks(state, directory, ring)
     except OSError as error:
         yield f"the replay memory in {directory} cannot be read ({error.strerror})."
-
-
-def _find_damaged_chunks(state: Mapping[str, Any], directory: Path, ring: int) -> Iterator[str]:
-    written, slot_bytes = state["memory"]["written"], state["slot_bytes"]
-    files = {name: os.open(directory / f"{name}.bin", os.O_RDONLY) for name in slot_bytes}
-
-    def read(array: str, first: int, last: int) -> Iterator[bytes]:
-        place, end = first * slot_bytes[array], last * slot_bytes[array]
-        while place < end and (piece := os.pread(files[array], min(PIECE, end - place), place)):
-            yield piece
-            place += len(piece)
-
-    try:
-        for name, wanted in state["checksums"]["memory"].items():
-            stream, chunk = _parse_chunk(name)
-            slots = _ChunkSlots(stream, chunk, written[stream], ring)
-            if _chunk_checksum(read, list(slot_bytes), slots) != wanted:
-                numbers = f"{chunk * CHUNK:,} to {min((chunk + 1) * CHUNK, written[stream]) - 1:,}"
-                yield f"the replay memory in {directory} is damaged (stream {stream}, slots {numbers})."
-    finally:
-        for descriptor in files.values():
-            os.close(descriptor)
 
 
 def load_checkpoint(run: Path, state: dict[str, Any]) -> Checkpoint:
@@ -422,13 +303,19 @@ def load_checkpoint(run: Path, state: dict[str, Any]) -> Checkpoint:
     place = run / CHECKPOINTS / str(state["step"])
     tensors = {}
     for name, wanted in state["checksums"]["files"].items():
+        path = tensor_file(place, name)
         try:
-            content = (place / name).read_bytes()
+            content = path.read_bytes()
             if checksum(str(len(content)).encode(), content) != wanted:
                 raise DamageError("its checksum does not fit")
             tensors[name] = parse_tensors(content).tensors
         except OSError as error:
-            raise DamageError(f"{place / name} cannot be read ({error.strerror}).") from None
+            raise DamageError(f"{path} cannot be read ({error.strerror}).") from None
         except DamageError as error:
-            raise DamageError(f"{place / name} is damaged ({error}).") from None
-    return Checkpoint(state["step"], state, tensors[WEIGHTS], tensors[OPTIMIZER])
+            raise DamageError(f"{path} is damaged ({error}).") from None
+    return Checkpoint(state["step"], state, tensors)
+
+
+def tensor_file(place: Path, name: str) -> Path:
+    """The file of a checkpoint that holds tensors of this name."""
+    return place / f"{name}.safetensors"

@@ -20,9 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lambda_replay.config import RunConfig, from_dict, to_dict
+from lambda_replay.agents.run_settings import from_dict, to_dict
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError, diverged
-from lambda_replay.rundir.files import name_aside, quoted, read_json, set_aside, sync_directory, write_atomically
+from lambda_replay.rundir.atomic import sync_directory, write_atomically
+from lambda_replay.rundir.files import name_aside, quoted, read_json, set_aside
 
 CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "config.json",

@@ -6,62 +6,28 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from lambda_replay.errors import DamageError
+from lambda_replay.rundir.atomic import sync_directory, write_atomically
 
 VOUCHER = "lambda-replay"  # the one key of our files' metadata: safetensors writes several in a random order
 LARGEST_JSON_BYTES = 1 << 28  # far above anything we write; a larger file is not read at all
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to that takes the place of ``path`` when all went well, and is removed when it did not."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        yield temporary
-        with temporary.open("r+b") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno is not None:
-            error.filename, error.filename2 = (
-                str(path),
-                None,
-            )  # a failed write names none, a failed rename the temporary
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a crash."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def quoted(path: Path) -> str:
     """A path as a shell takes it for one argument that is no option, for sentences that say what to type."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
-
-
-def sync_directory(path: Path) -> None:
-    """Make what was created, renamed or removed in this directory last."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def name_aside(path: Path, word: str) -> Path:
@@ -110,6 +76,20 @@ def read_json(path: Path) -> Any:
         raise DamageError(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
         raise DamageError(f"{path} is damaged ({first_line(error)}).") from None
+
+
+def has_type(value: Any, kind: Any) -> bool:
+    """Whether plain values have a type, such as a TypedDict, to the letter; a float may be a whole number."""
+    try:
+        _adapter(kind).validate_python(value, strict=True, extra="forbid")
+    except ValidationError:
+        return False
+    return True
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 class TensorFile(NamedTuple):

@@ -9,27 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import nn
 
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
-from lambda_replay.learning.networks import make_network
-from lambda_replay.replay.estimator_names import parse_estimator
-from lambda_replay.replay.estimators import Median, NStep
-from lambda_replay.rundir.checkpoints import spare_slots
+from lambda_replay.rundir.memory_checksums import spare_slots
 
-SLOT_FIELDS_BYTES = 4 + 4 + 4 + 1 + 1  # action, reward, probability, terminated, frames
-CACHE_ROW_BYTES = 8 + 4 + 4 + 4  # slot, action, return, TD error
-Q_VALUE_BYTES = 4
+SLOT_FIELDS_BYTES = 4 + 4 + 4 + 1 + 1 + 1  # action, reward, probability, terminated, whether it is a step, frames
 PROCESS_BYTES = 600_000_000  # Python, torch and the environments, measured on the Atari network
-FLOAT_BYTES = 4
-LEARNER_COPIES = 8  # of the weights: themselves, Adam's two moments, gradients, and what writing a checkpoint takes
-FROZEN_COPIES = 3  # of the weights in a second learner: themselves, Adam's two moments
-DRAWN_ROW_BYTES = 4 * 8  # a random number, its product, the place found, the row
-CANDIDATE_BYTES = 3 * FLOAT_BYTES  # a return, its trace, a sorted copy
-WINDOW_STEP_BYTES = 8 + 4 + 4 + 4 + 1  # slot, action, reward, probability, terminated
 
 
 @dataclass(frozen=True)
@@ -50,62 +39,12 @@ def estimate(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None
     slots = config.envs * (config.memory.capacity // config.envs + spare)
     observation_bytes = math.prod(spec.observation_shape) * np.dtype(spec.observation_dtype).itemsize
     replay = slots * (observation_bytes + SLOT_FIELDS_BYTES)
-    cache = q_values = 0
-    if config.cache is not None:
-        states = config.cache.num_blocks * (config.cache.block_length + config.cache.tail + 1)
-        cache, q_values = config.cache.size * CACHE_ROW_BYTES, states * spec.num_actions * Q_VALUE_BYTES
     on_disk = config.memory.storage == "disk"
-    takers = [
-        (0 if on_disk else replay, f"memory.capacity ({config.memory.capacity})"),
-        (cache + q_values, "" if config.cache is None else f"cache.size ({config.cache.size})"),
-        (_learner_bytes(config, spec, network), f"network.hidden ({', '.join(map(str, config.network.hidden))})"),
-        (_minibatch_bytes(config, spec), f"optimizer.batch_size ({config.optimizer.batch_size})"),
-        _drawn(config),
-        _of_estimator(config, spec),
-    ]
+    agent = agent_kind(config.agent).needs(config, spec, network)
+    takers = [(0 if on_disk else replay, f"memory.capacity ({config.memory.capacity})"), *agent.takers]
     ram = PROCESS_BYTES + sum(num_bytes for num_bytes, _ in takers)
-    return Needs(replay, cache, ram, replay if on_disk else 0, q_values, to_lower=max(takers)[1])
-
-
-def _learner_bytes(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None) -> int:
-    """The network and Adam; once more for a target network, or for acting while training goes on."""
-    if network is None:
-        with torch.device("meta"):  # sizes without memory
-            shape = (config.memory.history, *spec.observation_shape)
-            network = make_network(config.network, shape, spec.num_actions, seed=0)
-    has_second = config.cache is None or config.cache.schedule == "concurrent"
-    weights = sum(parameter.numel() for parameter in network.parameters())
-    return weights * FLOAT_BYTES * (LEARNER_COPIES + (FROZEN_COPIES if has_second else 0))
-
-
-def _minibatch_bytes(config: RunConfig, spec: EnvironmentSpec) -> int:
-    """States as they are stored and as floats, and the units of an mlp with their gradients."""
-    numbers = config.memory.history * math.prod(spec.observation_shape)
-    units = 0 if len(spec.observation_shape) > 1 else sum(config.network.hidden)
-    stored = numbers * np.dtype(spec.observation_dtype).itemsize
-    return config.optimizer.batch_size * (stored + FLOAT_BYTES * (numbers + 2 * units))
-
-
-def _drawn(config: RunConfig) -> tuple[int, str]:
-    """The rows of all minibatches of a refresh, which are drawn at once, and the larger of their two numbers."""
-    if config.cache is None:
-        return 0, ""
-    updates, size = config.cache.updates_per_refresh, config.optimizer.batch_size
-    larger = f"cache.updates ({updates})" if updates > size else f"optimizer.batch_size ({size})"
-    return updates * size * DRAWN_ROW_BYTES, larger
-
-
-def _of_estimator(config: RunConfig, spec: EnvironmentSpec) -> tuple[int, str]:
-    """The candidates of a median over the whole cache; the steps that each sample of agent dqn looks ahead."""
-    estimator = parse_estimator(config.estimator)
-    name = f"the number in estimator ({config.estimator})"
-    if config.cache is not None and isinstance(estimator, Median):
-        steps = config.cache.num_blocks * (config.cache.block_length + config.cache.tail)
-        return (estimator.k + 1) * steps * CANDIDATE_BYTES, name
-    if config.cache is None and isinstance(estimator, NStep):
-        steps = config.optimizer.batch_size * (estimator.n + 1)
-        return steps * (WINDOW_STEP_BYTES + spec.num_actions * FLOAT_BYTES), name
-    return 0, name
+    disk = replay if on_disk else 0
+    return Needs(replay, agent.cache_bytes, ram, disk, agent.q_values_bytes, to_lower=max(takers)[1])
 
 
 def check_room(config: RunConfig, spec: EnvironmentSpec, path: Path, network: nn.Module | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Whose run a directory is: the environment of a foreign one names a module, and importing a module executes its code.
+"""Whose run a directory is: a config can name modules, and importing a module executes its code.
 
 A run is this user's own if its provenance carries a signature made with a key that only this user can read.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.replay.estimator_names import module_of_estimator
 from lambda_replay.rundir.directory import read_provenance
 
 MayImport = Callable[[Path, str], bool]  # run directory, module -> whether it may be imported
@@ -26,28 +27,30 @@ def refuse(path: Path, module: str) -> bool:
 
 
 def check_trust(path: Path, config: RunConfig, may_import: MayImport) -> None:
-    """Refuse a run whose environment needs a module to be imported, unless it is this user's own or he agrees."""
-    module = module_of(config)
-    if module is None or _is_own(path, config) or may_import(path, module):
+    """Refuse a run that needs modules to be imported, unless it is this user's own or the user agrees."""
+    modules = modules_of(config)
+    if not modules or _is_own(path, config) or all(may_import(path, module) for module in modules):
         return
     raise ConfigError(
-        f"{path} was not created by you, and its environment {config.env} imports the module {module}, which can run "
-        "any code; give --trust if you trust the run."
+        f"{path} was not created by you, and it imports the module {' and '.join(modules)}, which can run any code; "
+        "give --trust if you trust the run."
     )
 
 
-def module_of(config: RunConfig) -> str | None:
-    """The module that an environment such as ``package.module:Env-v0`` names."""
+def modules_of(config: RunConfig) -> list[str]:
+    """The modules that an environment ``package.module:Env-v0`` and an estimator ``package.module:callable`` name."""
     module, colon, _ = config.env.partition(":")
-    return module if colon else None
+    estimator_module = module_of_estimator(config.estimator)
+    return [*([module] if colon else []), *([] if estimator_module is None else [estimator_module])]
 
 
 def sign(config: RunConfig) -> str | None:
-    """This user's signature of an environment and its arguments; None if there is no module to trust, or no key."""
-    key = None if module_of(config) is None else _key()
+    """This user's signature of what a config makes run; None if there is no module to trust, or no key."""
+    key = _key() if modules_of(config) else None
     if key is None:
         return None
-    return hmac.digest(key, json.dumps([config.env, *config.env_args]).encode(), "sha256").hex()
+    named = json.dumps([config.estimator, config.env, *config.env_args])
+    return hmac.digest(key, named.encode(), "sha256").hex()
 
 
 def _is_own(path: Path, config: RunConfig) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lambda_replay.config import RunConfig, differing_fields
+from lambda_replay.agents.run_settings import differing_fields
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import DamageError
 from lambda_replay.rundir.checkpoints import (
     CHECKPOINTS,

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from lambda_replay.config import to_dict
+from lambda_replay.agents.run_settings import to_dict
 from lambda_replay.errors import ConfigError
+from lambda_replay.rundir.atomic import write_atomically
 from lambda_replay.rundir.directory import CONFIG, RunLock, is_diverged, is_finished
-from lambda_replay.rundir.files import write_atomically
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from lambda_replay import __version__
-from lambda_replay.config import from_dict, to_dict
+from lambda_replay.agents.run_settings import from_dict, to_dict
 from lambda_replay.errors import ConfigError
+from lambda_replay.extras import needed_for
 from lambda_replay.studies.attempt import ATTEMPTS, BUSY, Attempt, record_failure, stop_all, wait_until_free
 from lambda_replay.studies.execute import unfinished
 from lambda_replay.studies.layout import Layout
@@ -94,10 +95,8 @@ def probe(directory: str, token: str) -> dict[str, str]:
 
 def _connect(address: str) -> Any:
     """Ray, connected to the cluster."""
-    try:
+    with needed_for("--ray"):
         ray: Any = importlib.import_module("ray")
-    except ImportError:
-        raise ConfigError("--ray needs the extra: pip install 'lambda-replay[ray]'.") from None
     _check_reachable(address)
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator
 
-from lambda_replay.agents import check_agent, num_cores
+from lambda_replay.agents.q_learning import num_cores
 from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.directory import MEMORY, RunLock, is_diverged, is_finished
@@ -15,6 +15,7 @@ from lambda_replay.rundir.resources import Needs, available_ram, estimate, in_wo
 from lambda_replay.studies.attempt import ATTEMPTS, BUSY, SECONDS_TO_FREE, Attempt, is_free, record_failure, stop_all
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
+from lambda_replay.training.assembly import check_agent
 from lambda_replay.training.run import finish_run
 
 POLL_SECONDS = 0.2

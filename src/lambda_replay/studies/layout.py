@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lambda_replay.config import RunConfig, differing_fields
+from lambda_replay.agents.run_settings import differing_fields
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.directory import CONFIG, read_config
 from lambda_replay.studies.plan import PlannedRun, Study

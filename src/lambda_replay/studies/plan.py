@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lambda_replay.agents import parse_agent_estimator
-from lambda_replay.config import RunConfig, environment_directory, override
+from lambda_replay.agents.run_settings import merge, override, part_owner, to_dict
+from lambda_replay.agents.table import agent_kind
+from lambda_replay.config import RunConfig, environment_directory
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.files import first_line
 from lambda_replay.studies.key_lines import KeyPath, find_key_lines, line_of
@@ -32,7 +33,6 @@ FORMS = {
 }
 OPTIONAL = ("defaults", "thresholds")
 PER_ENVIRONMENT = "on"  # [arms.NAME.on."atari/pong"]: settings of an arm on one environment
-PARTS = {"cache": "agent dqn-lambda", "target": "agent dqn", "atari": "atari/… games", "minatar": "minatar/… games"}
 DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAME_FORM = "at most 100 letters, digits, '-', '_' and '.'"
 MOST_SEEDS = 1_000  # that a number of seeds may stand for; a list may be longer
@@ -277,16 +277,15 @@ def _resolve(source: Source, env: str, layers: dict[KeyPath, Settings]) -> RunCo
     """The preset's config with the layers' settings, the later ones above the earlier."""
     merged: dict[str, Any] = {}
     for settings in layers.values():
-        merged = _merge(merged, settings)
-    preset, agent = merged.pop("preset", None), merged.get("agent", "dqn-lambda")
+        merged = merge(merged, settings)
+    preset, agent = merged.pop("preset", None), merged.get("agent", RunConfig.agent)
     try:
         base = replace(make_config(env, preset, agent), threads=1)  # runs side by side, not threads, use the cores
-        for part in PARTS:
-            if part in merged and getattr(base, part) is None:
-                _refuse_part(source, part, base, layers)
-                merged.pop(part)
+        for part in [name for name in merged if _is_foreign(name, base)]:
+            _refuse_part(source, part, base, layers)
+            merged.pop(part)
         config = override(base, merged)
-        parse_agent_estimator(config)
+        agent_kind(config.agent).estimator(config)
     except ConfigError as error:
         if str(error).startswith(f"{source.path}, line"):
             raise
@@ -295,26 +294,24 @@ def _resolve(source: Source, env: str, layers: dict[KeyPath, Settings]) -> RunCo
     return config
 
 
-def _merge(below: Settings, above: Settings) -> dict[str, Any]:
-    merged = dict(below)
-    for name, value in above.items():
-        present = merged.get(name)
-        merged[name] = _merge(present, value) if isinstance(present, dict) and isinstance(value, dict) else value
-    return merged
-
-
 def _refuse_part(source: Source, part: str, base: RunConfig, layers: Mapping[KeyPath, Settings]) -> None:
     """Settings that an arm itself gives must matter to it; those of [defaults] are for the arms that they fit."""
     for path, settings in layers.items():
         if part in settings and path != ("defaults",):
-            sentence = f"the {part} settings belong to {PARTS[part]}; this is agent {base.agent} on {base.env}."
+            sentence = f"the {part} settings belong to {part_owner(part)}; this is agent {base.agent} on {base.env}."
             raise source.mistake((*path, part), sentence)
 
 
 def _check_parts_matter(source: Source, configs: list[RunConfig]) -> None:
-    for part, owner in PARTS.items():
-        if part in source.values.get("defaults", {}) and all(getattr(config, part) is None for config in configs):
-            raise source.mistake(("defaults", part), f"the {part} settings belong to {owner}, which no arm has.")
+    for part in source.values.get("defaults", {}):
+        if all(_is_foreign(part, config) for config in configs):
+            sentence = f"the {part} settings belong to {part_owner(part)}, which no arm has."
+            raise source.mistake(("defaults", part), sentence)
+
+
+def _is_foreign(part: str, config: RunConfig) -> bool:
+    """Whether settings belong to another agent or another family of environments."""
+    return part_owner(part) is not None and to_dict(config).get(part) is None
 
 
 def _check_arms_differ(

@@ -1,38 +1,22 @@
-"""The loop: environments act into the agent's memory, the agent learns; what happened is yielded to the caller."""
+"""The loop: the agent acts in the environments, its steps enter the memory, it learns; what happened is yielded."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lambda_replay.agents import Agent
-from lambda_replay.agents.epsilon_greedy import epsilon_greedy
+from lambda_replay.agents.protocol import Agent
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, Step
-from lambda_replay.errors import EnvironmentFault
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.replay.data import Floats
 from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.training.playing import LARGEST_SEED, faults_told, store
+from lambda_replay.training.worker import Worker
 
 SCORE_WINDOW = 100  # completed games whose mean is an agent's score; paper §5
-LARGEST_SEED = 2**31 - 1  # what every environment accepts
-
-
-@contextmanager
-def faults_told(when: Callable[[], str]) -> Iterator[None]:
-    """Add to a fault of the environment when it happened, which the environment itself does not know."""
-    try:
-        yield
-    except EnvironmentFault as fault:
-        fault.when = when()
-        raise
 
 
 class GameEnd(NamedTuple):
@@ -77,15 +61,22 @@ class Loop:
     """Steps the environments in lock-step and lets the agent learn; ``step`` counts agent steps of all of them."""
 
     def __init__(
-        self, config: RunConfig, environments: Sequence[Environment], agent: Agent, streams: RandomStreams
+        self,
+        config: RunConfig,
+        environments: Sequence[Environment],
+        *,
+        agent: Agent,
+        memory: ReplayMemory,
+        worker: Worker,
+        streams: RandomStreams,
     ) -> None:
         assert len(environments) == config.envs
-        self.agent = agent
         self.step = 0
         self.num_games = 0
         self.recent_scores: deque[float] = deque(maxlen=SCORE_WINDOW)
         self.recent_lengths: deque[int] = deque(maxlen=SCORE_WINDOW)
         self._config, self._environments, self._streams = config, environments, streams
+        self._agent, self._memory, self._worker = agent, memory, worker
         self._games: list[Game] = []
 
     @property
@@ -99,44 +90,44 @@ class Loop:
             self._games = [self._new_game(stream) for stream in range(self._config.envs)]
         try:
             while self.step < self._config.steps:
-                if self.agent.steps_to_boundary(self.step) == 0:
-                    yield from self._learned(self.agent.settle())
+                if self._config.is_boundary(self.step):
+                    yield from self._learned(self._worker.finish())
                     yield Boundary(self.step)
-                yield from self._learned(self.agent.learn(self.step))
+                work = self._agent.learn(self.step)
+                yield from self._learned(None if work is None else self._worker.start(work))
                 yield from self._act()
-            yield Learned(self.step, {**self.progress(), **(self.agent.settle() or {})})
+            yield Learned(self.step, {**self.progress(), **(self._worker.finish() or {})})
         finally:
-            self.agent.stop()
+            self._worker.stop()
 
     def _learned(self, metrics: Metrics | None) -> Iterator[Learned]:
         if metrics is not None:
             yield Learned(self.step, {**self.progress(), **metrics})
 
     def progress(self) -> dict[str, float | None]:
-        """Scores and exploration as of now, the first columns of every metrics row."""
+        """Scores, and how the agent acts, as of now: the first columns of every metrics row."""
         lengths = self.recent_lengths
         return {
             "episodes": self.num_games,
             "score_mean_100": self.score,
             "length_mean_100": sum(lengths) / len(lengths) if lengths else None,
-            "epsilon": self.agent.actor.epsilon(self.step),
+            **self.describe_acting(),
         }
 
+    def describe_acting(self) -> Metrics:
+        """How the agent acts now: ε, noise, and the like."""
+        return self._agent.describe(self.step)
+
     def _act(self) -> Iterator[GameEnd]:
-        memory = self.agent.memory
-        actions, probs = self.agent.actor.act(memory.newest_states(), self.step)  # [streams] each
+        actions, probs = self._agent.act(self._memory.newest_states(), self.step)  # [streams] each
         for stream, (action, prob) in enumerate(zip(actions.tolist(), probs.tolist(), strict=True)):
             step = self._step(stream, action)
-            memory.append(action, step.reward, step.observation, step.terminated, step.truncated, prob, stream)
+            store(self._memory, stream, action, prob, step)
             game = self._games[stream]
             game.actions.append(action)
             game.score += step.score
             if step.game_over:
                 yield self._end(stream, "terminated" if step.terminated else "truncated")
-            elif step.terminated or step.truncated:
-                memory.begin(
-                    step.observation, stream
-                )  # a life was lost: the game goes on, for learning it is a new one
         self.step += len(actions)
 
     def _step(self, stream: int, action: int) -> Step:
@@ -157,10 +148,10 @@ class Loop:
         return event
 
     def _new_game(self, stream: int) -> Game:
-        game = Game(int(self._streams.envs[stream].integers(LARGEST_SEED)), self.agent.memory.written[stream])
+        game = Game(int(self._streams.envs[stream].integers(LARGEST_SEED)), self._memory.written[stream])
         with faults_told(lambda: f"at step {self.step + stream:,}"):
             observation = self._environments[stream].reset(game.seed)
-        self.agent.memory.begin(observation, stream)
+        self._memory.begin(observation, stream)
         return game
 
     def get_state(self) -> dict[str, Any]:
@@ -185,78 +176,22 @@ class Loop:
         with faults_told(lambda: f"in playing the games again that were open at step {self.step:,}"):
             restarted = [stream for stream in range(self._config.envs) if not self._replays(stream)]
         for stream in restarted:
-            self.agent.memory.abandon(stream)
+            self._memory.abandon(stream)
             self._games[stream] = self._new_game(stream)
         return restarted
 
     def _replays(self, stream: int) -> bool:
         """Play the stream's game again; whether it goes as the memory's window, as far as that reaches, says it did."""
-        game, environment, written = self._games[stream], self._environments[stream], self.agent.memory.written[stream]
+        game, environment, written = self._games[stream], self._environments[stream], self._memory.written[stream]
         number, score = game.first_slot, 0.0
-        is_same = self._shows(environment.reset(game.seed), stream, number)
+        is_same = self._memory.shows(environment.reset(game.seed), stream, number)
         for action in game.actions:
             step = environment.step(action)
             score += step.score
-            is_same = is_same and self._shows(step.observation, stream, number + 1)
+            is_same = is_same and self._memory.shows(step.observation, stream, number + 1)
             number += 1
             if step.game_over or not is_same:
                 return False
             if step.terminated or step.truncated:  # a life was lost
                 number += 1
         return is_same and number == written - 1 and score == game.score
-
-    def _shows(self, observation: NDArray[Any], stream: int, number: int) -> bool:
-        """Whether the stream's slot of that number holds the observation, or has left the window."""
-        memory = self.agent.memory
-        written = memory.written[stream]
-        if not written - memory.window <= number < written:
-            return number < written
-        stored = memory.observations[stream * memory.ring + number % memory.ring]
-        return np.array_equal(np.asarray(observation, dtype=stored.dtype), stored)
-
-
-class PlayedGame(NamedTuple):
-    """One game of a fixed policy."""
-
-    score: float
-    length: int
-    seed: int
-    ended: str  # "terminated", "truncated", or "stopped" after max_steps
-
-
-def play(
-    environment: Environment,
-    q_function: Callable[[NDArray[Any]], Floats],
-    *,
-    history: int,
-    epsilon: float,
-    seed: int,
-    max_steps: int | None = None,
-    on_frame: Callable[[], None] | None = None,
-) -> PlayedGame:
-    """Play one game ε-greedily without learning; ``on_frame`` is called at every state, the last included.
-
-    A game longer than ``max_steps`` is stopped there.
-    """
-    rng = np.random.default_rng(seed)
-    spec = environment.spec
-    memory = ReplayMemory(history + 1, spec.observation_shape, spec.observation_dtype, history)
-    score, length, ended = 0.0, 0, ""
-    with faults_told(lambda: f"at step {length:,} of the game with seed {seed}"):
-        memory.begin(environment.reset(seed))
-        while not ended:
-            if on_frame is not None:
-                on_frame()
-            actions, _ = epsilon_greedy(q_function(memory.newest_states()), epsilon, rng)
-            step = environment.step(int(actions[0]))
-            memory.append(int(actions[0]), step.reward, step.observation, step.terminated, step.truncated)
-            score, length = score + step.score, length + 1
-            if step.game_over:
-                ended = "terminated" if step.terminated else "truncated"
-            elif length == max_steps:
-                ended = "stopped"
-            elif step.terminated or step.truncated:
-                memory.begin(step.observation)
-        if on_frame is not None:
-            on_frame()
-    return PlayedGame(score, length, seed, ended)

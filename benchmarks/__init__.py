@@ -1,0 +1,1 @@
+"""Measurements of this repository; run them from its root: python -m benchmarks.speed, and the like."""

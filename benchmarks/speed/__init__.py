@@ -1,0 +1,1 @@
+"""Training speed at equal settings, ours and our peers': python -m benchmarks.speed, from the repository's root."""

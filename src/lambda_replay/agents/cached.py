@@ -1,0 +1,73 @@
+"""What agents that train from a cache share beyond the cache itself: the room it needs, and a small one for timing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lambda_replay.agents.protocol import AgentNeeds
+from lambda_replay.config import CacheConfig, RunConfig, require
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.replay.dynamic_lambda import Median
+from lambda_replay.replay.estimator_names import parse_estimator
+
+FLOAT_BYTES = 4
+CACHE_ROW_BYTES = 8 + 4 + 4 + 4 + 1  # slot, action, return, TD error, whether it is a transition
+DRAWN_ROW_BYTES = 4 * 8  # a random number, its product, the place found, the row
+CANDIDATE_BYTES = 3 * FLOAT_BYTES  # a return, its trace, a sorted copy
+
+
+def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
+    """Refuse a memory that is smaller than a block, when it is full or when learning starts."""
+    block = cache.block_length + cache.tail + run.memory.history
+    per_stream = {
+        "memory.capacity": (run.memory.capacity, block + cache.reserve_slots(run.envs)),
+        "memory.start": (run.memory.start, block),
+    }
+    for name, (value, needed) in per_stream.items():
+        require(
+            value // run.envs >= needed,
+            f"{name} ({value}, over {run.envs} environments) is smaller than a block, which needs {needed} slots; "
+            f"raise it to {needed * run.envs} or lower cache.block_length ({cache.block_length}).",
+        )
+
+
+def cache_needs(run: RunConfig, spec: EnvironmentSpec, batch_size: int) -> AgentNeeds:
+    """The cache, the values it is computed from, and the rows of all minibatches, which are drawn at once."""
+    cache = _cache(run)
+    states = cache.num_blocks * (cache.block_length + cache.tail + 1)
+    cache_bytes, q_values_bytes = cache.size * CACHE_ROW_BYTES, states * spec.num_actions * FLOAT_BYTES
+    updates, estimator = cache.updates_per_refresh, parse_estimator(run.estimator)
+    candidates = estimator.k + 1 if isinstance(estimator, Median) else 0
+    larger = f"cache.updates ({updates})" if updates > batch_size else f"optimizer.batch_size ({batch_size})"
+    takers = [
+        (cache_bytes + q_values_bytes, f"cache.size ({cache.size})"),
+        (updates * batch_size * DRAWN_ROW_BYTES, larger),
+        (candidates * states * CANDIDATE_BYTES, f"the number in estimator ({run.estimator})"),
+    ]
+    return AgentNeeds(takers, cache_bytes, q_values_bytes)
+
+
+def shortest_start(run: RunConfig) -> int:
+    """Steps per stream that a block needs."""
+    cache = _cache(run)
+    return cache.block_length + cache.tail + run.memory.history
+
+
+def shrink_cache(config: Any, steps: int, share: int) -> tuple[Any, float]:
+    """One part in ``share`` of a refresh and its updates, no further refresh within ``steps``; and its scale."""
+    cache = config.cache
+    small = replace(
+        cache,
+        size=max(1, cache.num_blocks // share) * cache.block_length,
+        updates=max(1, cache.updates_per_refresh // share),
+        refresh_every=steps,
+        schedule="burst",
+    )
+    return replace(config, cache=small), float(share)
+
+
+def _cache(run: RunConfig) -> CacheConfig:
+    cache = getattr(run.algorithm, "cache", None)
+    assert isinstance(cache, CacheConfig)
+    return cache

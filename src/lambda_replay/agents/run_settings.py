@@ -1,0 +1,156 @@
+"""Configs from and to plain values, for JSON, study files and the command line; every name and type is checked."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from lambda_replay.agents.table import AGENTS, agent_kind
+from lambda_replay.config import AtariConfig, MinAtarConfig, RunConfig, flatten, shown
+from lambda_replay.errors import ConfigError
+
+ALGORITHM = "algorithm"  # the field whose own fields stand beside those of the run in files and on the command line
+_TABLES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # those that are None by default
+_WANTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "string": "a text",
+    "bool": "true or false",
+    "tuple": "a list",
+    "dataclass": "a table of settings",
+}
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """The config as plain values for JSON, the agent's settings among those of the run."""
+    values = asdict(config)
+    algorithm = values.pop(ALGORITHM)
+    return {**values, **algorithm}
+
+
+def from_dict(values: Mapping[str, Any]) -> RunConfig:
+    """The config that ``to_dict`` wrote, with every setting that it has."""
+    name = values.get("agent", RunConfig.agent)
+    kind = agent_kind(name if isinstance(name, str) else json.dumps(name, default=str))
+    own = [field.name for field in fields(kind.config)]
+    known = [*(field.name for field in fields(RunConfig) if field.name != ALGORITHM), *own]
+    for given in values:
+        if given not in known:
+            raise ConfigError(_unknown(given, known, f"agent {name}"))
+    _refuse_missing(values, [RunConfig, kind.config])
+    of_run = {name: value for name, value in values.items() if name not in own}
+    of_agent = {name: value for name, value in values.items() if name in own}
+    own_type: Any = kind.config
+    return plain(_read(run_type(own_type), {**of_run, ALGORITHM: of_agent}))
+
+
+def override(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """A copy of the config with some settings replaced: ``{"steps": 1000, "cache": {"size": 400}}``."""
+    return from_dict(merge(to_dict(config), values))
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, the upper one's values before the lower one's."""
+    merged = dict(below)
+    for name, value in above.items():
+        present = merged.get(name)
+        is_table = isinstance(present, Mapping) and isinstance(value, Mapping)
+        merged[name] = merge(present, value) if is_table else value  # type: ignore[arg-type]
+    return merged
+
+
+def differing_fields(one: RunConfig, other: RunConfig) -> list[str]:
+    """Names of the settings in which two configs differ: ``["seed", "cache.size"]``."""
+    left, right = flatten(to_dict(one)), flatten(to_dict(other))
+    return [name for name in {**left, **right} if left.get(name) != right.get(name)]
+
+
+def _refuse_missing(values: Mapping[str, Any], owners: Iterable[Any], prefix: str = "") -> None:
+    """Refuse a table in which a setting is not said: a default might not be what was meant."""
+    for field in (field for owner in owners for field in fields(owner) if field.name != ALGORITHM):
+        if field.name not in values:
+            raise ConfigError(f"the setting {prefix}{field.name} is missing.")
+        table, kind = values[field.name], _TABLES.get(field.name, field.default_factory)
+        if isinstance(table, Mapping) and isinstance(kind, type):
+            _refuse_missing(table, [kind], f"{prefix}{field.name}.")
+
+
+@cache
+def run_type(algorithm: Any) -> type[RunConfig]:
+    """``RunConfig`` with the type of its agent's settings, for readers that go by types."""
+    namespace = {
+        "__annotations__": {ALGORITHM: algorithm},
+        "__module__": RunConfig.__module__,
+        "__doc__": RunConfig.__doc__,
+    }
+    return dataclass(frozen=True, kw_only=True)(type(RunConfig.__name__, (RunConfig,), namespace))
+
+
+def plain(config: RunConfig) -> RunConfig:
+    """A config of ``run_type`` as a plain one."""
+    return RunConfig(**{field.name: getattr(config, field.name) for field in fields(RunConfig)})
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[RunConfig]:
+    return TypeAdapter(kind)
+
+
+def _read(kind: Any, values: Mapping[str, Any]) -> RunConfig:
+    try:
+        return _adapter(kind).validate_json(json.dumps(values, default=str), strict=True, extra="forbid")
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        raise _sentence(dict(details)) from None
+    except ValueError as error:  # a number with thousands of digits
+        raise ConfigError(f"a setting cannot be read ({error}); give a smaller number.") from None
+
+
+def _sentence(details: dict[str, Any]) -> ConfigError:
+    """What is wrong with a value, in our words."""
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):  # from a check of our own
+        return cause
+    place = [part for part in details["loc"] if part != ALGORITHM]
+    name = ".".join(str(part) for part in place if not isinstance(part, int))
+    kind = details["type"]
+    if kind == "missing":
+        return ConfigError(f"the setting {name} is missing.")
+    if kind == "unexpected_keyword_argument":
+        known = _settings_of(str(place[-2]))
+        return ConfigError(_unknown(str(place[-1]), known, "", prefix=".".join(map(str, place[:-1])) + "."))
+    wanted = details.get("ctx", {}).get("expected") or _WANTED.get(kind.partition("_")[0], "another value")
+    if isinstance(place[-1], int):
+        wanted = f"a list in which each item is {wanted}"
+    return ConfigError(f"{name} is {shown(details['input'])}; give {wanted}.")
+
+
+def _settings_of(table: str) -> list[str]:
+    """The names of the settings in a table of the config."""
+    owners: list[Any] = [RunConfig, *(kind.config for kind in AGENTS.values())]
+    kinds = {field.name: field.default_factory for owner in owners for field in fields(owner)} | _TABLES
+    kind: Any = kinds.get(table)
+    return [field.name for field in fields(kind)] if isinstance(kind, type) else []
+
+
+def part_owner(part: str) -> str | None:
+    """Whose settings a table of settings is, where not every run has it: "agent dqn", "atari/… environments"."""
+    if part in ("atari", "minatar"):
+        return f"{part}/… environments"
+    owners = [name for name, kind in AGENTS.items() if part in {field.name for field in fields(kind.config)}]
+    return f"agent {' and '.join(owners)}" if owners else None
+
+
+def _unknown(name: str, known: Iterable[str], whose: str, prefix: str = "") -> str:
+    owner = part_owner(name)
+    if whose and owner is not None:
+        return f"the {name} settings belong to {owner} only; this is {whose}."
+    meant = difflib.get_close_matches(name, known, n=1)
+    remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"known here: {', '.join(known)}"
+    return f"there is no setting {prefix}{name}; {remedy}."

@@ -1,1 +1,0 @@
-"""Measuring speed on this machine, ours and our peers' at equal settings; printing it is the command line's."""

@@ -1,0 +1,95 @@
+"""A network on a device, NumPy in and out; training it is the learner's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+
+from lambda_replay.config import Device
+from lambda_replay.errors import ConfigError
+from lambda_replay.learning.fast_networks import accelerate
+from lambda_replay.replay.data import Floats
+
+FEW_STATES = 8  # up to which calls cost more than arithmetic; docs/performance.md
+
+
+class QNetwork:
+    """Q(s, ·; θ) of a module, ours or a user's, which is in eval mode except while a learner trains it."""
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.device = device
+        self.chunk_size = 128 if device.type == "cpu" else 4096  # states per forward pass; docs/performance.md
+        self.module = module.to(device).eval()
+        self.fast = accelerate(self.module)
+        self._forward = self.module if self.fast is None else self.fast.forward
+        self._few_q_values = self.fast.on_host() if self.fast is not None and device.type == "cpu" else None
+
+    def __call__(self, states: NDArray[Any]) -> Floats:  # [n, F, *observation] -> [n, A]
+        if self._few_q_values is not None and len(states) <= FEW_STATES:
+            return self._few_q_values(states)
+        with torch.inference_mode():
+            return self._forward(self.tensor(states)).cpu().numpy()
+
+    @contextmanager
+    def training(self, seed: int) -> Iterator[None]:
+        """Around gradient steps: ours compute the same in both modes, a user's network may draw random numbers then.
+
+        They come from the seed, so that a resumed run draws the same ones.
+        """
+        if self.fast is not None:
+            with torch.inference_mode():  # autograd could not leave it
+                yield
+            return
+        self.module.train()
+        try:
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(seed % 2**63)
+                yield
+        finally:
+            self.module.eval()
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """The array on the network's device."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def copy(self) -> QNetwork:
+        """Another network with the same weights."""
+        return QNetwork(copy.deepcopy(self.module), self.device)
+
+    def copy_weights_to(self, other: QNetwork) -> None:
+        other.module.load_state_dict(self.module.state_dict())
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the parameters on the host, in which tied ones are apart."""
+        weights = self.module.state_dict().items()
+        return {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights}
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        expected = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
+        if expected != {name: tuple(value.shape) for name, value in weights.items()}:
+            raise ConfigError("the saved weights are those of another network; use the config they were trained with.")
+        self.module.load_state_dict(weights)
+
+
+def find_device(name: Device) -> torch.device:
+    """The device of a config, ``auto`` being the fastest that is available."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(device for device, is_available in available.items() if is_available))
+    if not available[name]:
+        raise ConfigError(f"device {name} is not available; use cpu or auto.")
+    return torch.device(name)
+
+
+def set_threads(threads: int) -> None:
+    """Split this process's products over so many threads, torch's and those of NumPy, which acts for small networks."""
+    torch.set_num_threads(threads)
+    threadpool_limits(limits=threads, user_api="blas")

@@ -1,0 +1,43 @@
+"""Where the slots of a stream lie: a ring per stream, side by side in the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lambda_replay.replay.data import Booleans, Integers
+
+
+class Ring(NamedTuple):
+    """A stream counts its slots from its first ever; the ``number``-th is stored at ``slot(stream, number)``."""
+
+    size: int  # slots per stream that are stored
+
+    def slot(self, stream: Any, number: Any) -> Any:
+        """Where slots of these numbers are stored; integers or arrays."""
+        return stream * self.size + number % self.size
+
+    def stream(self, slots: Integers) -> Integers:
+        """The stream of each slot."""
+        return slots // self.size
+
+    def before(self, slots: Integers, distances: Integers) -> Integers:
+        """The slots [n, d] that lie so many places before each slot [n] in its stream."""
+        positions = slots % self.size
+        return (slots - positions)[:, None] + (positions[:, None] - distances) % self.size
+
+    def spans(self, stream: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The slots of the numbers ``first`` up to ``last`` as one range or, over the ring's end, two."""
+        while first < last:
+            place = first % self.size
+            length = min(last - first, self.size - place)
+            yield stream * self.size + place, stream * self.size + place + length
+            first += length
+
+
+def count_steps(is_step: Booleans, ring: Ring, stream: int, numbers: range) -> int:
+    """How many of a stream's slots of these numbers are steps."""
+    spans = ring.spans(stream, numbers.start, numbers.stop)
+    return sum(int(np.count_nonzero(is_step[first:last])) for first, last in spans)

@@ -1,0 +1,85 @@
+"""From a config to everything that runs: the one place in which memory, agent, worker and loop are put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import nn
+
+from lambda_replay.agents.protocol import Agent
+from lambda_replay.agents.table import agent_kind
+from lambda_replay.config import RunConfig
+from lambda_replay.envs import Environment, EnvironmentSpec, make_environment
+from lambda_replay.learning.device import set_threads
+from lambda_replay.randomness import RandomStreams, make_streams
+from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.training.loop import Loop
+from lambda_replay.training.worker import Worker
+
+
+class Assembly(NamedTuple):
+    """What a run is made of."""
+
+    loop: Loop
+    agent: Agent
+    memory: ReplayMemory
+    streams: RandomStreams
+
+
+def assemble(
+    config: RunConfig,
+    environments: Sequence[Environment],
+    module: nn.Module | None = None,
+    *,
+    spare_slots: int = 0,
+    memory_directory: str | os.PathLike[str] | None = None,
+    reopen_memory: bool = False,
+) -> Assembly:
+    """Everything that a run of this config needs; ``module`` is a network of the user's own."""
+    spec, kind = environments[0].spec, agent_kind(config.agent)
+    is_concurrent = config.algorithm.schedule == "concurrent"
+    threads = choose_threads(config, spec, module)
+    # Where acting and training go on at once, only training splits its products: both doing so was slower.
+    set_threads(1 if is_concurrent else threads)
+    streams = make_streams(config.seed, config.envs)
+    memory = ReplayMemory(
+        config.memory.capacity,
+        spec.observation_shape,
+        spec.observation_dtype,
+        config.memory.history,
+        config.envs,
+        spare=spare_slots,
+        directory=memory_directory,
+        reopen=reopen_memory,
+    )
+    agent = kind.make(config, spec, memory=memory, streams=streams, module=module)
+    worker = Worker(is_concurrent=is_concurrent, threads=threads)
+    loop = Loop(config, environments, agent=agent, memory=memory, worker=worker, streams=streams)
+    return Assembly(loop, agent, memory, streams)
+
+
+def check_agent(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | None = None) -> None:
+    """Refuse, before anything is written, what ``assemble`` or the first step would refuse."""
+    kind = agent_kind(config.agent)
+    kind.estimator(config)
+    kind.check(config, spec, module)
+
+
+def choose_threads(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | None = None) -> int:
+    """The config's arithmetic threads or, where it has none, those that suit the agent; 1 for a user's network."""
+    if config.threads is not None:
+        return config.threads
+    return agent_kind(config.agent).threads(config, spec) if module is None else 1
+
+
+def with_threads(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | None = None) -> RunConfig:
+    """The config with its threads as a number, which stays the same whatever machine goes on with it."""
+    return replace(config, threads=choose_threads(config, spec, module))
+
+
+def make_environments(config: RunConfig) -> list[Environment]:
+    """One environment per stream."""
+    return [make_environment(config) for _ in range(config.envs)]

@@ -1,0 +1,104 @@
+"""Playing: how a step of any environment enters a memory, and whole games of a trained policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lambda_replay.agents.protocol import Policy
+from lambda_replay.envs import Environment, Step
+from lambda_replay.errors import EnvironmentFault
+from lambda_replay.replay.memory import ReplayMemory
+
+LARGEST_SEED = 2**31 - 1  # what every environment accepts
+
+
+@contextmanager
+def faults_told(when: Callable[[], str]) -> Iterator[None]:
+    """Add to a fault of the environment when it happened, which the environment itself does not know."""
+    try:
+        yield
+    except EnvironmentFault as fault:
+        fault.when = when()
+        raise
+
+
+def store(memory: ReplayMemory, stream: int, action: Any, prob: float, step: Step) -> None:
+    """Put what an action brought into the memory; a lost life is the end of an episode there, and another begins."""
+    memory.append(action, step.reward, step.observation, step.terminated, step.truncated, prob, stream)
+    if (step.terminated or step.truncated) and not step.game_over:
+        memory.begin(step.observation, stream)
+
+
+class PlayedGame(NamedTuple):
+    """One game of a fixed policy."""
+
+    score: float
+    length: int
+    seed: int
+    ended: str  # "terminated", "truncated", or "stopped" after max_steps
+
+
+def play(
+    environment: Environment,
+    policy: Policy,
+    *,
+    history: int,
+    epsilon: float,
+    seed: int,
+    max_steps: int | None = None,
+    on_frame: Callable[[], None] | None = None,
+) -> PlayedGame:
+    """Play one game without learning; ``on_frame`` is called at every state, the last included.
+
+    A game longer than ``max_steps`` is stopped there.
+    """
+    rng = np.random.default_rng(seed)
+    memory = make_memory(environment, history + 1, history)
+    score, length, ended = 0.0, 0, ""
+    with faults_told(lambda: f"at step {length:,} of the game with seed {seed}"):
+        memory.begin(environment.reset(seed))
+        while not ended:
+            if on_frame is not None:
+                on_frame()
+            step = play_step(environment, policy, memory, epsilon, rng)
+            score, length = score + step.score, length + 1
+            if step.game_over:
+                ended = "terminated" if step.terminated else "truncated"
+            elif length == max_steps:
+                ended = "stopped"
+        if on_frame is not None:
+            on_frame()
+    return PlayedGame(score, length, seed, ended)
+
+
+def play_block(
+    environment: Environment, policy: Policy, *, length: int, history: int, epsilon: float, rng: np.random.Generator
+) -> ReplayMemory:
+    """A memory of one block of ``length`` steps, of as many games as that takes."""
+    memory = make_memory(environment, length + history + 1, history)
+    memory.begin(environment.reset(int(rng.integers(LARGEST_SEED))))
+    while memory.written[0] < length + 1:
+        if play_step(environment, policy, memory, epsilon, rng).game_over:
+            memory.begin(environment.reset(int(rng.integers(LARGEST_SEED))))
+    return memory
+
+
+def make_memory(environment: Environment, capacity: int, history: int) -> ReplayMemory:
+    """A small memory for an environment's observations."""
+    spec = environment.spec
+    return ReplayMemory(capacity, spec.observation_shape, spec.observation_dtype, history)
+
+
+def play_step(
+    environment: Environment, policy: Policy, memory: ReplayMemory, epsilon: float, rng: np.random.Generator
+) -> Step:
+    """One step of a policy from the memory's newest state."""
+    actions, probs = policy.act(memory.newest_states(), epsilon, rng)
+    action = actions[0].tolist()
+    step = environment.step(action)
+    store(memory, 0, action, float(probs[0]), step)
+    return step

@@ -1,0 +1,219 @@
+"""Going on with a run that was stopped or killed, from its newest usable checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from lambda_replay.agents.run_settings import differing_fields
+from lambda_replay.config import Device, RunConfig
+from lambda_replay.errors import ConfigError, DamageError
+from lambda_replay.rundir.checkpoints import (
+    CHECKPOINTS,
+    STATE,
+    STRAY,
+    Checkpoint,
+    all_steps,
+    find_damage,
+    find_log_damage,
+    forget_logs,
+    keep_checkpoints,
+    load_checkpoint,
+    read_state,
+    saved_config,
+    saved_steps,
+    strays,
+)
+from lambda_replay.rundir.directory import (
+    CONFIG,
+    LOGS,
+    MEMORY,
+    RunLock,
+    amend_provenance,
+    changes_of_machinery,
+    had_checkpoint,
+    is_diverged,
+    is_finished,
+    read_config,
+    read_provenance,
+    renew_log,
+)
+from lambda_replay.rundir.files import set_aside
+from lambda_replay.rundir.trust import MayImport, check_trust, refuse
+from lambda_replay.training.assembly import make_environments
+from lambda_replay.training.policy import STOPPED_WEIGHTS
+from lambda_replay.training.run import Run, clear_run
+
+Say = Callable[[str], None]
+
+
+def resume_run(
+    path: Path,
+    say: Say,
+    network: nn.Module | None = None,
+    *,
+    device: Device | None = None,
+    threads: int | None = None,
+    keep_memory: bool = False,
+    may_import: MayImport = refuse,
+) -> Run:
+    """The run of a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
+
+    Where only logs are damaged, they are set aside and begin anew. ``say`` is told of everything that is not sound.
+    ``device`` and ``threads``: others than the run's own so far.
+    ``may_import`` is asked before the module of an environment is imported for a run that this user did not create.
+    """
+    recorded = read_config(path)
+    check_trust(path, recorded, may_import)
+    with ExitStack() as on_failure:
+        lock = RunLock(path)
+        on_failure.callback(lock.release)
+        _refuse_unresumable(path, recorded)
+        checkpoint, damaged_logs = _newest_usable(path, recorded, say)
+        config = _effective_config(recorded, checkpoint, device, threads)
+        environments = make_environments(config)
+        if checkpoint is None:
+            _make_way(path, say)
+            clear_run(path)
+            on_failure.callback(clear_run, path)  # so that what was claimed of a disk too small is freed
+        run = Run(
+            path,
+            config,
+            environments=environments,
+            network=network,
+            lock=lock,
+            recorded=recorded,
+            reopen_memory=checkpoint is not None,
+        )
+        on_failure.callback(run.close)
+        if keep_memory:
+            amend_provenance(path, recorded, keep_memory=True)
+        if checkpoint is not None:
+            run.check(checkpoint)
+            keep_checkpoints(path, checkpoint.step)
+            checkpoint = _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
+            _restore(run, checkpoint, say)
+        (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run goes on, and its checkpoints will be newer
+        on_failure.pop_all()
+        return run
+
+
+def _refuse_unresumable(path: Path, config: RunConfig) -> None:
+    if is_finished(path):
+        raise ConfigError(f"{path} is finished; there is nothing to resume.")
+    if is_diverged(path):
+        raise ConfigError(
+            f"{path} diverged and would diverge again, for a run is deterministic; "
+            "start a new run with a lower learning rate."
+        )
+    if config.checkpoint_every == 0:
+        raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
+
+
+def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is sound in all its parts; else the newest of which only logs, named here, are not.
+
+    None if none was ever complete.
+    """
+    for stray in strays(path):
+        say(f"{stray} is not a checkpoint; it is ignored.")
+    saved, without_logs = saved_steps(path), None
+    for step in all_steps(path):
+        if step not in saved:
+            say(f"checkpoint {step} has no {STATE}: writing it was interrupted, or the file was removed.")
+            continue
+        try:
+            state = read_state(path, step)
+            _refuse_changes(path, recorded, saved_config(state))
+            damage, log_damage = list(find_damage(path, state, path / MEMORY)), find_log_damage(path, state)
+            for sentence in (*damage, *log_damage.values()):
+                say(f"checkpoint {step}: {sentence}")
+            if not damage and not log_damage:
+                return load_checkpoint(path, state), []
+            if not damage and without_logs is None:
+                without_logs = load_checkpoint(path, state), list(log_damage)
+        except DamageError as error:
+            say(f"checkpoint {step}: {error}")
+    if without_logs is not None:
+        return without_logs
+    if saved or had_checkpoint(path, recorded):
+        raise DamageError(
+            f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
+        )
+    _refuse_changes_since_birth(path, recorded)
+    return None, []
+
+
+def _renew_logs(run: Run, checkpoint: Checkpoint, names: list[str], say: Say) -> Checkpoint:
+    """Let damaged logs begin anew at a checkpoint, which then relies on them no more.
+
+    That comes last: whenever this is broken off, the next resume does the rest.
+    """
+    for log in (run.path / name for name in names):
+        if log.exists() and not os.access(log, os.R_OK):  # it may well be sound
+            raise ConfigError(f"{log} cannot be read; give access to it, then resume again.")
+    for name in names:
+        say(renew_log(run.path, run.recorded, name, checkpoint.step))
+    return forget_logs(run.path, checkpoint, names)
+
+
+def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:
+    names = differing_fields(saved, recorded)
+    if names:
+        raise ConfigError(
+            f"{path / CONFIG} was changed since this run began ({', '.join(names)}); "
+            "undo that, or start a new run with the changed config."
+        )
+
+
+def _refuse_changes_since_birth(path: Path, recorded: RunConfig) -> None:
+    """Without a checkpoint, the copy in the provenance says what the config was."""
+    try:
+        born = saved_config(read_provenance(path))
+    except (DamageError, KeyError):
+        return  # nothing to compare with
+    _refuse_changes(path, recorded, born)
+
+
+def _effective_config(
+    recorded: RunConfig, checkpoint: Checkpoint | None, device: Device | None, threads: int | None
+) -> RunConfig:
+    """The config to go on with: device and threads stay those of the checkpoint unless others are asked for."""
+    if checkpoint is not None:
+        device = checkpoint.state["device"] if device is None else device
+        threads = checkpoint.state["threads"] if threads is None else threads
+    return replace(recorded, device=device or recorded.device, threads=threads or recorded.threads)
+
+
+def _make_way(path: Path, say: Say) -> None:
+    """Set aside what is in the way of a run that begins again: a file where it needs a directory, or the reverse."""
+    for name in (*LOGS, CHECKPOINTS, MEMORY):
+        place = path / name
+        if os.path.lexists(place) and not (place.is_file() if name in LOGS else place.is_dir()):
+            say(f"{place} is not what a run has there; it is kept as {set_aside(place, STRAY).name}.")
+
+
+def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:
+    path, step, config = run.path, checkpoint.step, run.config
+    notes = [f"from step {step} on with {change}" for change in changes_of_machinery(path, config)]
+    for name, before, now in (
+        ("the device", checkpoint.state["device"], run.device),
+        ("threads", checkpoint.state["threads"], config.threads),
+    ):
+        if before != now:
+            notes.append(f"from step {step} on with {name} {now} instead of {before}")
+    restarted = run.restore(checkpoint)
+    if restarted:
+        which = ", ".join(str(stream) for stream in restarted)
+        notes.append(f"at step {step} the environment did not repeat its game and began a new one (stream {which})")
+        say(
+            f"{config.env} is not deterministic: at step {step} it did not repeat its game and began a new one "
+            f"(stream {which}); this run is not an exact continuation."
+        )
+    if notes:
+        amend_provenance(path, run.recorded, notes)
