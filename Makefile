@@ -57,7 +57,7 @@ check: setup ## everything a change must pass: format, lint, types, tests (impor
 torture: setup ## run the long tests: kill and resume, many seeds
 	@$(PYTEST) -m torture
 
-bench: setup ## measure the speed of the rooms on this machine
+bench: setup ## measure how fast training is on this machine
 	@$(BIN)/lambda-replay bench
 
 clean: ## remove .venv, caches and builds; runs/ stays

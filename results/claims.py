@@ -350,7 +350,7 @@ def cache_claims(study: Results) -> list[Claim]:
             "The cache can be more computationally efficient than a target network (section 5)",
             some,
             speed_comparisons({"MinAtar's and CartPole's networks": ("minatar", "cartpole"), "Atari's": ("atari",)}),
-            "steps per second of `dqn-lambda` over those of `dqn` in the same round of `lambda-replay bench` "
+            "steps per second of `dqn-lambda` over those of `dqn` in the same round of `python -m benchmarks.speed` "
             "([performance.md](performance.md)); geometric mean over rounds, with 1 and with 8 environments (Student)",
         ),
     ]

@@ -293,7 +293,7 @@ def test_what_cannot_be_measured_is_left_out_with_a_sentence(
     # 8 environments do not fit a refresh every 100 steps.
     assert main(["bench", "--seconds", "0.01", "--threads", "1", "--envs", "1", "8"]) == 0
     said = capsys.readouterr()
-    assert "50,000 steps of preset classic" in said.out
+    assert "preset classic, 50,000 steps" in said.out
     assert "NoSuchEnvironment" not in said.out
     sentences = " ".join(said.err.split())
     assert "NoSuchEnvironment-v0, dqn-lambda, --envs 1, --threads 1 is left out: " in sentences

@@ -128,7 +128,7 @@ def _table(speeds: list[Speed]) -> Table:
         table.add_section()
         for number, row in enumerate(rows):
             if number == 0:
-                table.add_row(f"[bold]{row.run_steps:,} steps of preset {row.preset}\n[/]({row.env})")
+                table.add_row(f"[bold]preset {row.preset}, {row.run_steps:,} steps[/]\n({row.env})")
             speed, time = f"{row.steps_per_second:,.0f}", duration(row.run_seconds)
             table.add_row(f"  {row.agent}", str(row.envs), str(row.threads), speed, time)
     return table

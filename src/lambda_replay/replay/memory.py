@@ -19,11 +19,7 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Integers, Transitions
 from lambda_replay.replay.ring import Ring, count_steps
 from lambda_replay.replay.storable import check_sizes, shown, storable_array, storable_columns, storable_step
-from lambda_replay.replay.storage import OWN_ARRAYS, allocate, flush, memory_layout
-
-KNOWN_AT_NEWEST = ("observations", "frames")  # what the newest slot of a stream holds; the rest waits for its action
-
-Columns = Mapping[str, tuple[tuple[int, ...], DTypeLike]]  # name -> shape and dtype of one slot's value
+from lambda_replay.replay.storage import OWN_ARRAYS, Columns, allocate, flush, memory_layout
 
 
 class ReplayMemory:
@@ -85,7 +81,7 @@ class ReplayMemory:
         if self._is_open[stream]:
             raise ConfigError(f"stream {stream} is in the middle of an episode; end it with append before begin.")
         storable = storable_array("an observation", observation, self.observation_shape, self.observations.dtype)
-        self._write_observation(storable, stream, frames=1)
+        self._write_observation(storable, stream, frames=1, has_step=False)
         self._is_open[stream] = True
 
     def append(
@@ -112,7 +108,7 @@ class ReplayMemory:
         )
         if is_vector:
             number = storable_array("an action", action, self.action_shape, self.actions.dtype)
-        extras = storable_columns(columns, self.columns)
+        extras = storable_columns(columns, self.columns) if columns or self.columns else {}
         storable = storable_array("an observation", next_observation, self.observation_shape, self.observations.dtype)
         # Everything has been checked: nothing below can fail and leave a step half written.
         slot = self.ring.slot(stream, self._written[stream] - 1)
@@ -120,7 +116,7 @@ class ReplayMemory:
         self.terminated[slot], self.is_step[slot] = is_terminated, True
         for name, value in extras.items():
             self.arrays[name][slot] = value
-        self._write_observation(storable, stream, frames=min(int(self.frames[slot]) + 1, self.history))
+        self._write_observation(storable, stream, frames=min(int(self.frames[slot]) + 1, self.history), has_step=True)
         self._is_open[stream] = not (is_terminated or is_truncated)
 
     def abandon(self, stream: int = 0) -> None:
@@ -132,19 +128,22 @@ class ReplayMemory:
             raise ConfigError(f"there is no stream {shown(stream)}; this memory has {self.num_streams}, from 0 on.")
         return int(stream)
 
-    def _write_observation(self, observation: NDArray[Any], stream: int, frames: int) -> None:
-        """Fill the stream's next slot, and count the steps that can be sampled after that."""
-        before, written = self._starts(stream, 1, 0), self._written[stream]
-        after = self._starts(stream, 1, 0, written + 1)
-        leaving = range(before.start, min(after.start, before.stop))
-        self._num_steps[stream] -= count_steps(self.is_step, self.ring, stream, leaving)
+    def _write_observation(self, observation: NDArray[Any], stream: int, frames: int, *, has_step: bool) -> None:
+        """Fill the stream's next slot; ``has_step``: whether the slot before it now holds a step."""
+        written = self._written[stream]
+        self._recount(stream, written, has_step=has_step)  # before anything is written over
         slot = self.ring.slot(stream, written)
-        if written - 1 in after:  # read before the next line, which may write to the very same slot
-            self._num_steps[stream] += int(self.is_step[self.ring.slot(stream, written - 1)])
         self.observations[slot] = observation
         self.frames[slot] = frames
         self._clear_action(slot)
         self._written[stream] = written + 1
+
+    def _recount(self, stream: int, written: int, *, has_step: bool) -> None:
+        """Count the steps that can be sampled once slot ``written`` is there, in constant time."""
+        first, next_first = self._first(written), self._first(written + 1)
+        for number in range(first, min(next_first, written - 1)):  # these leave; one at a time once the window is full
+            self._num_steps[stream] -= bool(self.is_step[self.ring.slot(stream, number)])
+        self._num_steps[stream] += has_step and written > next_first
 
     def _clear_action(self, slot: int) -> None:
         self.actions[slot] = 0
@@ -154,14 +153,15 @@ class ReplayMemory:
         for name in self.columns:
             self.arrays[name][slot] = 0
 
-    def _starts(self, stream: int, length: int, reserve: int, written: int | None = None) -> range:
-        """Numbers of the slots at which a block of ``length`` steps may start.
+    def _first(self, written: int) -> int:
+        """The oldest slot that can be sampled: its state needs no frame that left the window."""
+        oldest = written - self.window
+        return oldest + self.history - 1 if oldest > 0 else 0
 
-        Its last successor is at most the newest slot, and its first state needs no frame that left the window.
-        """
-        written = self._written[stream] if written is None else written
-        oldest = max(0, written + reserve - self.window)
-        first = oldest + (self.history - 1 if oldest > 0 else 0)
+    def _starts(self, stream: int, length: int, reserve: int) -> range:
+        """Numbers of the slots at which a block may start; its last successor is at most the newest slot."""
+        written = self._written[stream]
+        first = self._first(written + reserve)
         return range(first, max(first, written - length))
 
     def sample_blocks(self, num_blocks: int, length: int, rng: np.random.Generator, reserve: int = 0) -> Integers:

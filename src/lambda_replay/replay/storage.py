@@ -13,10 +13,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from lambda_replay.errors import ConfigError, DamageError
 
+Columns = Mapping[str, tuple[tuple[int, ...], DTypeLike]]  # name -> shape and dtype of one slot's value
 Layout = dict[str, tuple[tuple[int, ...], DTypeLike]]  # name -> shape, dtype
 
 
 OWN_ARRAYS = ("observations", "actions", "rewards", "behaviour_probs", "terminated", "is_step", "frames")
+KNOWN_AT_NEWEST = ("observations", "frames")  # what the newest slot of a stream holds; the rest waits for its action
 # What a column cannot be called: an array of the memory's own, or an argument of append.
 TAKEN_NAMES = {*OWN_ARRAYS, "self", "action", "reward", "next_observation", "truncated", "behaviour_prob", "stream"}
 
@@ -26,7 +28,7 @@ def memory_layout(
     observation_shape: tuple[int, ...],
     observation_dtype: DTypeLike,
     action_shape: tuple[int, ...],
-    columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]],
+    columns: Columns,
 ) -> Layout:
     """Shape and dtype of every array; ``frames`` counts those of the episode up to a slot, at most ``history``."""
     if np.dtype(observation_dtype).kind not in "fiub":

@@ -9,8 +9,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lambda_replay.replay.memory import KNOWN_AT_NEWEST, ReplayMemory
+from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.replay.ring import Ring
+from lambda_replay.replay.storage import KNOWN_AT_NEWEST
 
 NUM_KEPT = 2  # checkpoints
 CHUNK = 1024  # slots per checksum of the memory
