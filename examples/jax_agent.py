@@ -11,13 +11,13 @@ import optax
 
 import lambda_replay as lr
 
-REFRESH_EVERY, UPDATES, START = 100, 50, 1_000  # F of the paper; minibatches per refresh; steps before the first one
+REFRESH_EVERY, UPDATES, START = 100, 50, 1_000  # the paper's F; minibatches per refresh; steps before the first refresh
 SIZES = (4, 128, 128, 2)
 OPTIMIZER = optax.adam(1e-3)
 
 
 def make_params(key: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
-    """Weights and biases of each layer, by He's rule."""
+    """Weights and biases of each layer, with He initialization."""
     layers = []
     for inputs, outputs in pairwise(SIZES):
         key, part = jax.random.split(key)
@@ -35,7 +35,7 @@ def q_values(params, states):  # [n, 4] -> [n, actions]
 
 @jax.jit
 def update(params, state, states, actions, returns):
-    """One step of Adam on the Huber loss of the chosen actions' values."""
+    """One Adam step on the Huber loss of the chosen actions' values."""
 
     def loss(params):
         chosen = q_values(params, states)[jnp.arange(len(actions)), actions]
@@ -46,7 +46,7 @@ def update(params, state, states, actions, returns):
 
 
 def train(steps: int, seed: int) -> float:
-    """Learn for so many steps; the mean score of the last 100 games."""
+    """Train for ``steps`` steps and return the mean score of the last 100 games."""
     rng = np.random.default_rng(seed)
     env = gym.make("CartPole-v1")
     params = make_params(jax.random.key(seed))
@@ -61,7 +61,7 @@ def train(steps: int, seed: int) -> float:
         epsilon = max(0.05, 1 - 0.95 * step / 10_000)
         greedy = int(q_values(params, observation[None])[0].argmax())
         action = int(rng.integers(2)) if rng.random() < epsilon else greedy
-        prob = epsilon / 2 + (1 - epsilon) * (action == greedy)  # for Retrace and its like; Peng's does without
+        prob = epsilon / 2 + (1 - epsilon) * (action == greedy)  # for Retrace; Peng's does not need it
 
         observation, reward, terminated, truncated, _ = env.step(action)
         memory.append(action, float(reward), observation, terminated, truncated, behaviour_prob=prob)
@@ -72,7 +72,7 @@ def train(steps: int, seed: int) -> float:
             scores.append(0.0)
 
         if step >= START and step % REFRESH_EVERY == 0:
-            # 80 blocks of 51 states are 4,080, four chunks of 1,020: one shape, so JAX compiles only once.
+            # 80 blocks of 51 states are 4,080 states, four chunks of 1,020: a single shape, so JAX compiles only once.
             cache = lr.refresh(
                 memory,
                 lambda states: np.asarray(q_values(params, states[:, 0])),  # noqa: B023 - called before params change
@@ -85,7 +85,7 @@ def train(steps: int, seed: int) -> float:
             )
             for batch in cache.minibatches(64, updates=UPDATES, priority=0.1, rng=rng):
                 params, state = update(params, state, batch.states[:, 0], batch.actions, batch.returns)
-    return float(np.mean(scores[-101:-1]))  # the last game is not over
+    return float(np.mean(scores[-101:-1]))  # the last game is unfinished
 
 
 if __name__ == "__main__":

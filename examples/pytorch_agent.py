@@ -1,4 +1,4 @@
-"""DQN(λ) on CartPole with a PyTorch network of your own: python examples/pytorch_agent.py [STEPS [SEED]]"""
+"""DQN(λ) on CartPole with your own PyTorch network: python examples/pytorch_agent.py [STEPS [SEED]]"""
 
 import sys
 
@@ -9,11 +9,11 @@ from torch import nn
 
 import lambda_replay as lr
 
-REFRESH_EVERY, UPDATES, START = 100, 50, 1_000  # F of the paper; minibatches per refresh; steps before the first one
+REFRESH_EVERY, UPDATES, START = 100, 50, 1_000  # the paper's F; minibatches per refresh; steps before the first refresh
 
 
 def train(steps: int, seed: int) -> float:
-    """Learn for so many steps; the mean score of the last 100 games."""
+    """Train for ``steps`` steps and return the mean score of the last 100 games."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     env = gym.make("CartPole-v1")
@@ -33,7 +33,7 @@ def train(steps: int, seed: int) -> float:
         epsilon = max(0.05, 1 - 0.95 * step / 10_000)
         greedy = int(q_function(observation[None, None])[0].argmax())
         action = int(rng.integers(2)) if rng.random() < epsilon else greedy
-        prob = epsilon / 2 + (1 - epsilon) * (action == greedy)  # for Retrace and its like; Peng's does without
+        prob = epsilon / 2 + (1 - epsilon) * (action == greedy)  # for Retrace; Peng's does not need it
 
         observation, reward, terminated, truncated, _ = env.step(action)
         memory.append(action, float(reward), observation, terminated, truncated, behaviour_prob=prob)
@@ -52,7 +52,7 @@ def train(steps: int, seed: int) -> float:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-    return float(np.mean(scores[-101:-1]))  # the last game is not over
+    return float(np.mean(scores[-101:-1]))  # the last game is unfinished
 
 
 if __name__ == "__main__":

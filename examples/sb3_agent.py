@@ -11,16 +11,16 @@ import lambda_replay as lr
 
 
 class LambdaReplay(BaseBuffer):
-    """What SB3's agents store goes into a ReplayMemory with a stream per environment; `DQNLambda` draws from it.
+    """Stores the transitions of an SB3 agent in a ReplayMemory with one stream per environment, for `DQNLambda`.
 
-    It does not know of VecNormalize.
+    It does not support VecNormalize.
     """
 
     def __init__(self, buffer_size, observation_space, action_space, device="auto", n_envs=1, **_):
         super().__init__(buffer_size, observation_space, action_space, device, n_envs)
         shape, dtype = observation_space.shape, observation_space.dtype
         self.memory = lr.ReplayMemory(buffer_size, shape, dtype, history=1, num_streams=n_envs)
-        self.expected = [None] * n_envs  # the observation with which each episode goes on
+        self.expected = [None] * n_envs  # the observation that continues each episode
 
     def add(self, obs, next_obs, action, reward, done, infos):  # noqa: PLR0917 - SB3's signature
         for stream in range(self.n_envs):
@@ -36,11 +36,11 @@ class LambdaReplay(BaseBuffer):
             self.expected[stream] = None if done[stream] else next_obs[stream]
 
     def _get_samples(self, batch_inds, env=None):
-        raise NotImplementedError("minibatches come from a cache, see DQNLambda.train")
+        raise NotImplementedError("minibatches come from a cache; use DQNLambda.train")
 
 
 class DQNLambda(DQN):
-    """DQN(λ): every `train_freq` steps a fresh cache, and `gradient_steps` minibatches from it."""
+    """DQN(λ): builds a new cache every `train_freq` steps and trains on `gradient_steps` minibatches from it."""
 
     def __init__(self, *args, estimator="peng:0.9", cache_size=4_000, block_length=50, priority=0.1, **kwargs):
         super().__init__(*args, **kwargs, replay_buffer_class=LambdaReplay)
@@ -81,7 +81,7 @@ class DQNLambda(DQN):
 
 
 def train(steps: int, seed: int) -> float:
-    """Learn CartPole for so many steps; the mean score of the last 100 games."""
+    """Train on CartPole for ``steps`` steps and return the mean score of the last 100 games."""
     model = DQNLambda(
         "MlpPolicy",
         "CartPole-v1",
