@@ -152,5 +152,5 @@ def _unknown(name: str, known: Iterable[str], whose: str, prefix: str = "") -> s
     if whose and owner is not None:
         return f"the {name} settings belong to {owner} only; this is {whose}."
     meant = difflib.get_close_matches(name, known, n=1)
-    remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"the settings here are {', '.join(known)}"
+    remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"choose one of {', '.join(known)}"
     return f"there is no setting {prefix}{name}; {remedy}."

@@ -182,8 +182,8 @@ class ReplayMemory:
         if ends[-1] == 0:
             raise ConfigError(
                 f"the memory has too few slots for a block of {length} steps (slots written per stream: "
-                f"{self._written}, window {self.window}, reserve {reserve}); store more first, or use shorter blocks or "
-                "a smaller reserve."
+                f"{self._written}, window {self.window}, reserve {reserve}); store more first, or use shorter blocks "
+                "or a smaller reserve."
             )
         drawn = rng.integers(ends[-1], size=num_blocks)  # [K]
         streams = np.searchsorted(ends, drawn, side="right")
