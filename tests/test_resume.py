@@ -508,7 +508,7 @@ def test_a_lost_provenance_is_written_anew_when_there_is_something_to_note(
     resume_run(run, print, threads=2).close()
     notes = read_provenance(run)["notes"]
     assert words in notes[0]
-    assert notes[1] == "from step 300 on with threads 2 instead of 1"
+    assert notes[1] == "from step 300 on, threads 2 instead of 1"
     assert (run / "provenance.json.damaged").exists() == (damage is not Path.unlink)
 
 
@@ -643,7 +643,7 @@ def test_other_threads_are_used_when_asked_for_and_remembered(stopped: Path, tmp
         assert resumed.loop.step == 360
         assert resumed.config.threads == 2
         resumed.close()
-        assert read_provenance(run)["notes"] == ["from step 300 on with threads 2 instead of 1"]
+        assert read_provenance(run)["notes"] == ["from step 300 on, threads 2 instead of 1"]
     finally:
         torch.set_num_threads(1)
 
@@ -667,7 +667,7 @@ def test_a_package_of_another_version_is_noted(stopped: Path, tmp_path: Path) ->
     (run / "provenance.json").write_text(json.dumps(values))
     resume_run(run, print).close()
     resume_run(run, print).close()
-    assert read_provenance(run)["notes"] == [f"from step 300 on with numpy {now} instead of 1.2.3"]
+    assert read_provenance(run)["notes"] == [f"from step 300 on, numpy {now} instead of 1.2.3"]
 
 
 def test_a_finished_run_is_left_as_it_is(server: Server, undisturbed: Path, tmp_path: Path) -> None:

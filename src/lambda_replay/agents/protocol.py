@@ -98,7 +98,7 @@ class Probe(NamedTuple):
     """A small version of an agent's settings, for timing a run."""
 
     algorithm: AgentConfig
-    scale: float = 0.0  # a full boundary's time over that of its first one; 0: learning is spread over steps
+    scale: float = 0.0  # a full boundary's time divided by the probe's; 0: learning is spread over steps
 
 
 class MakeAgent(Protocol):

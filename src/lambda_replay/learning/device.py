@@ -45,7 +45,7 @@ class QNetwork:
         They come from the seed, so a resumed run draws the same ones.
         """
         if self.fast is not None:
-            with torch.inference_mode():  # autograd could not use its tensors
+            with torch.inference_mode():  # not possible with autograd
                 yield
             return
         self.module.train()

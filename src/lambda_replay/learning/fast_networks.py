@@ -131,7 +131,7 @@ class FastMinAtar:
 
 
 class FastMLP:
-    """The network as matrix products without bookkeeping."""
+    """The network as matrix products without autograd's bookkeeping."""
 
     def __init__(self, network: MLP) -> None:
         self._stack = _lay_out(network.layers)

@@ -221,7 +221,7 @@ class ReplayMemory:
         return np.array([self.ring.slot(stream, written - 1) for stream, written in enumerate(self._written)])
 
     def ages(self, slots: Integers) -> Integers:
-        """How many slots of its own stream came after each slot."""
+        """How many newer slots each slot has in its stream."""
         return (self.newest_slots()[self.ring.stream(slots)] - slots) % self.ring.size
 
     def lifetimes(self, slots: Integers) -> dict[int, int]:

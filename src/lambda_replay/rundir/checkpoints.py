@@ -236,7 +236,7 @@ def saved_config(state: Mapping[str, Any]) -> RunConfig:
     try:
         return from_dict(state["config"])
     except (ConfigError, TypeError, ValueError, OverflowError) as error:
-        raise DamageError(f"the config of a checkpoint is damaged or of another version: {error}") from None
+        raise DamageError(f"the config of a checkpoint is damaged or from another version: {error}") from None
 
 
 def _window(config: RunConfig) -> int:

@@ -56,7 +56,7 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
         raise _taken(path)
     lock = RunLock(path)
     try:
-        if (path / CONFIG).exists():  # another process was quicker
+        if (path / CONFIG).exists():  # another process was faster
             raise _taken(path)
         values = {**provenance(config), "keep_memory": keep_memory, "signature": signature, "config": to_dict(config)}
         _write_json(path / PROVENANCE, values)
@@ -101,7 +101,7 @@ def read_config(path: Path) -> RunConfig:
     except FileNotFoundError:
         raise ConfigError(f"{path} is not a run: it has no {CONFIG}.") from None
     except (ConfigError, OverflowError) as error:
-        raise DamageError(f"{file} is damaged or of another version: {error}") from None
+        raise DamageError(f"{file} is damaged or from another version: {error}") from None
 
 
 def is_finished(path: Path) -> bool:
@@ -252,7 +252,7 @@ def looking_at(path: Path) -> Iterator[None]:
     """Keeps other processes from starting work in the run directory, without writing anything."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY)
-    except FileNotFoundError:  # nobody ever worked here, or the directory is a copy
+    except FileNotFoundError:  # no process ever worked here, or the directory is a copy
         yield
         return
     try:

@@ -26,7 +26,7 @@ def spare_slots(interval: int, num_streams: int) -> int:
 
     A checkpoint is removed when the second one after it is complete. Until then its stream has written at most
     2 × (slots of an interval + one for a resume) slots. It relies on its window, and on the rest of the chunk in
-    which that begins. So nothing it needs is overwritten if window + 2 × (...) + chunk slots fit in the ring.
+    which that starts. So nothing it needs is overwritten if window + 2 × (...) + chunk slots fit in the ring.
     """
     if interval == 0:
         return 0

@@ -85,6 +85,6 @@ def _create_key(place: Path) -> None:
             file.write(secrets.token_bytes(KEY_BYTES))
         os.link(draft, place)
     except FileExistsError:
-        pass  # another process was quicker
+        pass  # another process was faster
     finally:
         draft.unlink(missing_ok=True)

@@ -143,7 +143,7 @@ def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoin
         return without_logs
     if saved or had_checkpoint(path, recorded):
         raise DamageError(
-            f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
+            f"no checkpoint of {path} is sound, so the run cannot be resumed; start it again in a new directory."
         )
     _refuse_changes_since_birth(path, recorded)
     return None, []
@@ -200,13 +200,13 @@ def _make_way(path: Path, say: Say) -> None:
 
 def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:
     path, step, config = run.path, checkpoint.step, run.config
-    notes = [f"from step {step} on with {change}" for change in changes_of_machinery(path, config)]
+    notes = [f"from step {step} on, {change}" for change in changes_of_machinery(path, config)]
     for name, before, now in (
         ("the device", checkpoint.state["device"], run.device),
         ("threads", checkpoint.state["threads"], config.threads),
     ):
         if before != now:
-            notes.append(f"from step {step} on with {name} {now} instead of {before}")
+            notes.append(f"from step {step} on, {name} {now} instead of {before}")
     restarted = run.restore(checkpoint)
     if restarted:
         which = ", ".join(str(stream) for stream in restarted)

@@ -272,7 +272,7 @@ def finish_run(path: Path) -> None:
     try:
         keeps_memory = read_provenance(path).get("keep_memory") is not False
     except DamageError:
-        keeps_memory = True  # nobody knows what was asked for
+        keeps_memory = True  # what was asked for is unknown
     if not keeps_memory:
         clear_run(path)
 

@@ -16,7 +16,7 @@ from lambda_replay.replay.diagnostics import Metrics
 
 
 class Worker:
-    """Runs one piece of work at a time."""
+    """Runs one ``Work`` at a time."""
 
     def __init__(self, *, is_concurrent: bool, threads: int) -> None:
         """``threads``: how many threads concurrent training uses for its products; acting then has one."""
