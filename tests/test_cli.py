@@ -262,8 +262,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (f"{CHAIN} --cache.size 81", ["cache.size (81)", "cache.block_length (8)", "80"]),
     (f"{CHAIN} --memory.start 8", ["memory.start (8", "block"]),
     (f"{CHAIN} --memory.capacity 99", ["memory.capacity (99)", "memory.start (100)"]),
-    (f"{CHAIN} --out there", ["there exists already", "resume there"]),
-    (f"{CHAIN} --out mine", ["mine exists already and is not a run", "another --out"]),
+    (f"{CHAIN} --out there", ["there already exists", "resume there"]),
+    (f"{CHAIN} --out mine", ["mine already exists and is not a run", "another --out"]),
     (f"{CHAIN} --out file", ["file is not a directory", "another --out"]),
     (f"{CHAIN} --out file/run", ["file is not a directory", "another --out"]),
     (f"{CHAIN} --out nowhere", ["nowhere is not a directory", "another --out"]),  # a link to nothing
@@ -499,7 +499,7 @@ def test_every_command_says_the_same_of_a_fault(
 
 
 @pytest.mark.parametrize(
-    ("place", "when"), [("constructor", ""), ("step", " in playing the games again that were open at step 140")]
+    ("place", "when"), [("constructor", ""), ("step", " while replaying the games that were open at step 140")]
 )
 def test_an_environment_that_fails_on_resuming(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
@@ -722,7 +722,7 @@ def test_commands_to_type_quote_their_paths(call: Any, tmp_path: Path) -> None:
     assert "everything is in my runs/first [/one] :dog:\n" in answer.out
     assert answer.out.splitlines()[-1] == f"next: lambda-replay evaluate {where} · lambda-replay watch {where}"
     again = call("train", CHAIN, *TINY, "--out", "my runs/first [/one] :dog:")
-    assert_one_sentence(again, f"go on with: lambda-replay resume {where}")
+    assert_one_sentence(again, f"continue with: lambda-replay resume {where}")
     assert call("train", CHAIN, *TINY, "--out=-x").out.splitlines()[-1].startswith("next: lambda-replay evaluate ./-x ")
 
 

@@ -51,7 +51,7 @@ NOT_IN_THE_PAPER = {
     "minatar.sticky", "minatar.ramping", "minatar.all_actions", "env_args", "max_game_steps",
 }  # fmt: skip
 REMEDY = re.compile(
-    r"; (give|raise|lower|set|use|choose|known here|perhaps you meant|undo)|"
+    r"; (give|raise|lower|set|use|choose|perhaps you meant|undo)|"
     r"is the (next|nearest)|must be a multiple of|belong to|needs?\b"
 )
 
@@ -228,7 +228,7 @@ REFUSED: list[tuple[RunConfig, dict[str, Any], list[str]]] = [
     (CARTPOLE, {"env_args": ["disable_env_checker=false"]}, ["env_args", "disable_env_checker"]),
     (CARTPOLE, {"env_args": ["id=3"]}, ["env_args", "id"]),
     (CARTPOLE, {"env_args": "g=1"}, ["env_args is 'g=1'", "a list"]),
-    (CARTPOLE, {"env_args": [3]}, ["env_args is 3", "a text"]),
+    (CARTPOLE, {"env_args": [3]}, ["env_args is 3", "a string"]),
     (ATARI, {"env_args": ["sticky=0"]}, ["env_args", "atari/pong", "atari.sticky"]),
     (MINATAR, {"env_args": ["sticky=0"]}, ["env_args", "minatar/breakout", "minatar.sticky"]),
     (CARTPOLE, {"memory": {"capacity": 0}}, ["memory.capacity is 0"]),
@@ -288,7 +288,7 @@ REFUSED: list[tuple[RunConfig, dict[str, Any], list[str]]] = [
     (CARTPOLE, {"steps": True}, ["steps is True", "a whole number"]),
     (CARTPOLE, {"discount": "0.9"}, ["discount is '0.9'", "a number"]),
     (CARTPOLE, {"discount": True}, ["discount is True", "a number"]),
-    (CARTPOLE, {"estimator": 3}, ["estimator is 3", "a text"]),
+    (CARTPOLE, {"estimator": 3}, ["estimator is 3", "a string"]),
     (CARTPOLE, {"agent": "sarsa"}, ["no agent 'sarsa'", "choose one of dqn-lambda, dqn"]),
     (CARTPOLE, {"device": "tpu"}, ["device is 'tpu'", "'cpu'"]),
     (CARTPOLE, {"optimizer": {"loss": "l1"}}, ["optimizer.loss is 'l1'", "'squared' or 'huber'"]),
@@ -303,7 +303,7 @@ REFUSED: list[tuple[RunConfig, dict[str, Any], list[str]]] = [
     (CARTPOLE, {"cache": None}, ["cache is None", "a table of settings"]),
     (BASELINE, {"target": None}, ["target is None", "a table of settings"]),
     (CARTPOLE, {"target": {"copy_every": 100, "update_every": 4}}, ["target", "agent dqn only"]),
-    (CARTPOLE, {"env": "atari/pong"}, ["atari settings are missing"]),
+    (CARTPOLE, {"env": "atari/pong"}, ["atari/pong needs the atari settings, which are missing"]),
     (MINATAR, {"env": "CartPole-v1"}, ["minatar", "environments only"]),
     (ATARI, {"env": "minatar/breakout"}, ["atari"]),
 ]  # fmt: skip

@@ -286,7 +286,7 @@ def test_resume_refuses_what_would_only_diverge_again(call: Any, late: Path, ear
         answer = call("resume", run)
         assert (answer.code, answer.err) == (
             2,
-            f"lambda-replay: {run} diverged and would diverge again, for a run is deterministic; "
+            f"lambda-replay: {run} diverged and would diverge again, because a run is deterministic; "
             "start a new run with a lower learning rate.\n",
         )
         with pytest.raises(ConfigError, match="diverged and would diverge again"):
@@ -295,7 +295,7 @@ def test_resume_refuses_what_would_only_diverge_again(call: Any, late: Path, ear
 
 
 def test_verify_calls_it_diverged(call: Any, late: Path, early: Path) -> None:
-    for run, rest in ((late, "checkpoint 240: every checksum fits"), (early, "checkpoints: none; the run diverged")):
+    for run, rest in ((late, "checkpoint 240: every checksum matches"), (early, "checkpoints: none; the run diverged")):
         answer = call("verify", run)
         assert answer.code == 2
         assert f"DIVERGED  diverged.json: {json.loads((run / DIVERGED).read_text())['sentence']}\n" in answer.out
@@ -340,11 +340,13 @@ def test_weights_that_an_older_version_called_final_are_not_sound(call: Any, tmp
     save_tensors(run / WEIGHTS, weights, {})
     answer = call("verify", run)
     assert answer.code == 2
-    assert "DIVERGED  weights.safetensors: the checksum fits, but values of layers.0.bias are not finite" in answer.out
+    assert (
+        "DIVERGED  weights.safetensors: the checksum matches, but values of layers.0.bias are not finite" in answer.out
+    )
     answer = call("evaluate", run)
     assert answer.code == 2
     assert answer.err.count("\n") == 1
-    assert "weights.safetensors is of no use: the weights are not finite: training diverged" in answer.err
+    assert "weights.safetensors cannot be used: the weights are not finite: training diverged" in answer.err
 
 
 def test_describe_describes_a_run_that_would_diverge(call: Any) -> None:

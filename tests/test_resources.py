@@ -190,7 +190,7 @@ def test_what_takes_most_is_named(tmp_path: Path, changes: dict[str, Any], setti
     config = override(make_config("CartPole-v1", agent=agent), changes)
     with pytest.raises(ConfigError) as caught:
         check_room(config, VECTOR, tmp_path / "run")
-    assert re.fullmatch(r"this run needs \S+ [TPE]B of memory, but .* are free; lower .*\.", str(caught.value))
+    assert re.fullmatch(r"this run needs \S+ [TPE]B of memory, but only .* is free; lower .*\.", str(caught.value))
     assert setting in str(caught.value)
 
 

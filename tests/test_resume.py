@@ -286,8 +286,8 @@ def test_a_damaged_log_is_set_aside_and_begins_anew_which_is_said_and_recorded(
     assert {sentence[:15] for sentence in found} == {"checkpoint 300:", "checkpoint 240:"}
     kept = run / f"{name}.damaged-300"
     fate = "missing or empty" if damage in (empty, Path.unlink) else f"damaged and kept as {kept.name}"
-    assert done == f"{run / name} is {fate}; training does not read it, and a new one begins at step 300."
-    assert read_provenance(run)["notes"] == [f"{name} begins at step 300: the one before was {fate}"]
+    assert done == f"{run / name} is {fate}; training does not read it, and a new one starts at step 300."
+    assert read_provenance(run)["notes"] == [f"{name} starts at step 300: the previous one was {fate}"]
     assert os.path.lexists(kept) == ("kept" in fate)
     assert not os.path.lexists(kept) or kept.lstat().st_ino == inode
     assert learnt_the_same(undisturbed, run, {name: length})
@@ -344,7 +344,7 @@ def test_a_log_that_is_damaged_again_is_cut_back_to_where_it_began(
 def test_a_log_without_access_may_be_sound_and_is_not_given_up(stopped: Path, tmp_path: Path) -> None:
     run = copy_run(stopped, tmp_path / "run")
     (run / "metrics.jsonl").chmod(0)
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl cannot be read; give access to it"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl cannot be read; make it readable"):
         resume_run(run, print)
     (run / "metrics.jsonl").chmod(0o644)
     assert resume_to_end(run) == []
@@ -508,7 +508,7 @@ def test_a_lost_provenance_is_written_anew_when_there_is_something_to_note(
     resume_run(run, print, threads=2).close()
     notes = read_provenance(run)["notes"]
     assert words in notes[0]
-    assert notes[1] == "from step 300 on with threads 2 instead of 1"
+    assert notes[1] == "from step 300 on, threads 2 instead of 1"
     assert (run / "provenance.json.damaged").exists() == (damage is not Path.unlink)
 
 
@@ -613,7 +613,7 @@ def test_a_changed_config_is_refused_by_name(tmp_path: Path, change: dict[str, A
     path = tmp_path / "run" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     before = snapshot(tmp_path / "run")
-    with pytest.raises(ConfigError, match=re.escape(f"was changed since this run began ({names})")):
+    with pytest.raises(ConfigError, match=re.escape(f"has changed since this run began ({names})")):
         resume_run(tmp_path / "run", print)
     assert snapshot(tmp_path / "run") == before
 
@@ -643,7 +643,7 @@ def test_other_threads_are_used_when_asked_for_and_remembered(stopped: Path, tmp
         assert resumed.loop.step == 360
         assert resumed.config.threads == 2
         resumed.close()
-        assert read_provenance(run)["notes"] == ["from step 300 on with threads 2 instead of 1"]
+        assert read_provenance(run)["notes"] == ["from step 300 on, threads 2 instead of 1"]
     finally:
         torch.set_num_threads(1)
 
@@ -667,7 +667,7 @@ def test_a_package_of_another_version_is_noted(stopped: Path, tmp_path: Path) ->
     (run / "provenance.json").write_text(json.dumps(values))
     resume_run(run, print).close()
     resume_run(run, print).close()
-    assert read_provenance(run)["notes"] == [f"from step 300 on with numpy {now} instead of 1.2.3"]
+    assert read_provenance(run)["notes"] == [f"from step 300 on, numpy {now} instead of 1.2.3"]
 
 
 def test_a_finished_run_is_left_as_it_is(server: Server, undisturbed: Path, tmp_path: Path) -> None:
@@ -771,7 +771,7 @@ def test_a_directory_belongs_to_the_first_who_takes_it(tmp_path: Path) -> None:
     (tmp_path / "taken" / "thesis.tex").write_text("")
     (tmp_path / "file").write_text("")
     for name in ("empty", "begun", "taken", "file"):
-        with pytest.raises(ConfigError, match=r"exists already|cannot be created .File exists"):
+        with pytest.raises(ConfigError, match=r"already exists|cannot be created .File exists"):
             create_run(tmp_path / name, config)
     assert [entry.name for entry in (tmp_path / "taken").iterdir()] == ["thesis.tex"]
 
@@ -949,12 +949,12 @@ def test_verify_names_damaged_logs_and_says_that_the_run_goes_on_without_them(
             f"checkpoint {step}: {run / name}"
             for step in (300, 240)
             for name in (
-                "metrics.jsonl is damaged (its checksum does not fit).",
+                "metrics.jsonl is damaged (its checksum does not match).",
                 "timing.jsonl cannot be read (No such file or directory).",
             )
         ),
-        "metrics.jsonl: training does not read it; resume goes on from step 300 without it.",
-        "timing.jsonl: training does not read it; resume goes on from step 300 without it.",
+        "metrics.jsonl: training does not read it; resume continues from step 300 without it.",
+        "timing.jsonl: training does not read it; resume continues from step 300 without it.",
     ]
     resume_run(run, lambda sentence: None).close()
     unsound = [finding.what for finding in verify_run(run) if not finding.is_sound]

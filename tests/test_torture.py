@@ -179,7 +179,7 @@ def assert_same(undisturbed: Path, stopped: Path, run: Path) -> None:
         notes = read_provenance(run)["notes"]
     except DamageError:  # and nothing had to be noted
         notes = []
-    found = [re.fullmatch(r"(.*) begins at step (\d+): .*", note) for note in notes]
+    found = [re.fullmatch(r"(.*) starts at step (\d+): .*", note) for note in notes]
     renewed = {note[1]: read_state(stopped, int(note[2]))["logs"][note[1]] for note in found if note}
     assert learnt_the_same(undisturbed, run, renewed)
     assert bool(set(renewed) & {"metrics.jsonl", "episodes.csv"}) == bool(differences(undisturbed, run))

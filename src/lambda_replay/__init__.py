@@ -1,4 +1,4 @@
-"""λ-returns for experience replay: the library half, NumPy only; the commands live in ``lambda_replay.cli``."""
+"""λ-returns for experience replay: the library API, NumPy only; the commands live in ``lambda_replay.cli``."""
 
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.cache import Cache, build_cache, prioritized, refresh

@@ -1,7 +1,7 @@
-"""Settings that runs are made of: frozen dataclasses with unit, default and the paper's value.
+"""Run settings: frozen dataclasses with each field's unit, default and value in the paper.
 
-What every run has is in ``RunConfig``; each agent's file declares what only that agent has, from the parts here. The
-comment behind a field is its help text on the command line. "Paper" is Daley & Amato 2019, appendix A.
+``RunConfig`` holds the settings that all runs share; each agent's file declares its own, built from the parts here. The
+comment after a field is its help text on the command line. "Paper" is Daley & Amato 2019, appendix A.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lambda_replay.errors import ConfigError
 
 Schedule = Literal["burst", "concurrent"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
-RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that no user may give
+RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that users cannot set
 MAX_THREADS = 1024  # more than any machine's cores; far more would crash the process
-LARGEST_NUMBER = 10**15  # of any count or size: all of them can be computed with exactly in floating point
-LARGEST_RUN_SEED = 2**128 - 1  # as long as NumPy recommends
-LARGEST_WIDTH = 10**6  # units of a hidden layer; the product of two widths is still a number that torch can hold
+LARGEST_NUMBER = 10**15  # for any count or size; floating point represents all of these exactly
+LARGEST_RUN_SEED = 2**128 - 1  # 128 bits, as NumPy recommends
+LARGEST_WIDTH = 10**6  # units per hidden layer; torch can still hold the product of two widths
 
 
 def require(condition: bool, sentence: str) -> None:
@@ -30,7 +30,7 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def require_reasonable(prefix: str, owner: object) -> None:
-    """Refuse whole numbers with which neither arrays nor files nor sentences can deal."""
+    """Reject integers too large for arrays, files or messages."""
     for name, value in vars(owner).items():
         largest = LARGEST_RUN_SEED if name == "seed" else LARGEST_NUMBER
         if isinstance(value, int) and abs(value) > largest:
@@ -38,7 +38,7 @@ def require_reasonable(prefix: str, owner: object) -> None:
 
 
 def shown(value: Any) -> str:
-    """The value for a sentence; Python refuses to write whole numbers of thousands of digits."""
+    """The value for a message; Python refuses to print integers with thousands of digits."""
     is_long = isinstance(value, int) and abs(value) > LARGEST_RUN_SEED
     return f"{'-' if value < 0 else ''}10^{math.log10(abs(value)):.0f}" if is_long else repr(value)
 
@@ -83,8 +83,8 @@ class CacheConfig:
     block_length: int = 100  # agent steps B per block; paper 100
     refresh_every: int = 10_000  # agent steps F between refreshes; paper 10,000
     updates: int | None = None  # minibatches per refresh; None means refresh_every / 4, the paper's ratio
-    schedule: Schedule = "burst"  # concurrent: act while training, with the network from before it; paper burst
-    tail: int = 0  # agent steps computed beyond each block and dropped, so that its last returns are longer; paper 0
+    schedule: Schedule = "burst"  # concurrent: act with the previous network while training; paper burst
+    tail: int = 0  # agent steps computed beyond each block and discarded, which lengthens its last returns; paper 0
     priority: float = 0.0  # p at the first step, annealed linearly to 0 at the last; paper 0 or 0.1
     priority_quantile: float = 0.5  # quantile of |TD error| above which samples are preferred; paper 0.5, the median
 
@@ -114,10 +114,10 @@ class CacheConfig:
         return max(1, self.refresh_every // 4) if self.updates is None else self.updates
 
     def reserve_slots(self, num_streams: int) -> int:
-        """Slots per stream that acting may push out of the window while training still reads it; 0 in bursts."""
+        """Slots per stream that acting may push out of the window while training still reads it; 0 for burst."""
         if self.schedule == "burst":
             return 0
-        return 2 * self.refresh_every // num_streams  # a step takes two slots at the most: see checkpoints.py
+        return 2 * self.refresh_every // num_streams  # a step takes at most two slots: see memory_checksums.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class OptimizerConfig:
     beta2: float = 0.999  # Adam; paper 0.999
     epsilon: float = 1e-4  # Adam ε; paper 0.0001
     loss: Literal["squared", "huber"] = "squared"  # paper squared
-    max_grad_norm: float | None = None  # clip the gradient's norm to this; None means no clip; paper None
+    max_grad_norm: float | None = None  # clip the gradient norm to this; None means no clipping; paper None
 
     def __post_init__(self) -> None:
         require_reasonable("optimizer.", self)
@@ -176,7 +176,7 @@ class NetworkConfig:
     """The Q-network."""
 
     kind: Literal["auto", "atari", "minatar", "mlp"] = "auto"  # auto: chosen from the observation space
-    hidden: tuple[int, ...] = (128, 128)  # units per hidden layer of the mlp (the other networks have their own)
+    hidden: tuple[int, ...] = (128, 128)  # units per hidden layer of the mlp (the other networks have fixed sizes)
 
     def __post_init__(self) -> None:
         if not all(0 < width <= LARGEST_WIDTH for width in self.hidden):
@@ -191,7 +191,7 @@ class AtariConfig:
     frame_skip: int = 4  # emulator frames per agent step; paper 4
     noop_max: int = 30  # up to this many agent-chosen no-op frames at the start of a game; paper 30
     max_frames: int = 108_000  # emulator frames per game before it is truncated; paper 108,000
-    life_loss_terminal: bool = True  # a lost life is terminal for learning, the game goes on; paper yes
+    life_loss_terminal: bool = True  # a lost life is terminal for learning but the game continues; paper yes
     clip_rewards: bool = True  # learn from the sign of rewards; scores stay unclipped; paper yes
     sticky: float = 0.0  # probability that the previous action is repeated; paper 0
     fire_on_reset: bool = False  # press FIRE at the start of games that wait for it; paper no
@@ -217,20 +217,20 @@ class MinAtarConfig:
 
 
 class AgentConfig(Protocol):
-    """What an agent's own settings must say of themselves."""
+    """What an agent's own settings must provide."""
 
     @property
     def boundary_every(self) -> int:
-        """Agent steps between two boundaries: refreshes, or copies of a target network. Checkpoints are taken there."""
+        """Agent steps between boundaries (refreshes, or target network copies), where checkpoints are taken."""
         ...
 
     @property
     def schedule(self) -> Schedule:
-        """Whether learning runs at once (burst) or beside the acting (concurrent)."""
+        """Whether learning runs in one go (burst) or alongside acting (concurrent)."""
         ...
 
     def check(self, run: RunConfig) -> None:
-        """Refuse what does not fit the rest of the run."""
+        """Reject settings that do not fit the rest of the run."""
         ...
 
 
@@ -239,20 +239,20 @@ class RunConfig:
     """A complete run: the same config and seed give the same metrics, byte for byte, on the same machine's CPU."""
 
     env: str  # atari/pong, minatar/breakout, CartPole-v1, or package:Env-v0 (any Gymnasium id with discrete actions)
-    env_args: tuple[str, ...] = ()  # name=value arguments of a Gymnasium environment; values as in JSON, or else text
+    env_args: tuple[str, ...] = ()  # name=value arguments of a Gymnasium environment; values are JSON, or else text
     agent: str = "dqn-lambda"  # the algorithm: dqn-lambda (cached returns), dqn (target network, the paper's baseline)
     estimator: str = "peng:0.75"  # return estimator; agent dqn takes nstep:n only; the paper's baseline nstep:3
-    steps: int = 10_000_000  # agent steps, all environments together; paper 10,000,000
-    seed: int = 0  # every random stream of the run comes from it
+    steps: int = 10_000_000  # agent steps, summed over all environments; paper 10,000,000
+    seed: int = 0  # all random streams of the run derive from it
     envs: int = 1  # environments stepped in lock-step, each with its own stream in the memory; paper 1
     discount: float = 0.99  # γ; paper 0.99
     flicker: float = 0.0  # probability that a pixel observation is blanked; paper 0
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
-    threads: int | None = None  # arithmetic threads, which change the last bits; None: what suits machine and network
+    threads: int | None = None  # arithmetic threads, which affect the last bits; None: chosen for machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
-    max_game_steps: int = 500_000  # agent steps of a game before it is truncated; bounds what a resume repeats
+    max_game_steps: int = 500_000  # agent steps before a game is truncated; limits how much a resume replays
     memory: MemoryConfig = field(default_factory=MemoryConfig)
-    algorithm: AgentConfig  # what only this agent has; its fields are settings of the run like the others
+    algorithm: AgentConfig  # the agent's own settings, which files and commands list with the run's
     atari: AtariConfig | None = None
     minatar: MinAtarConfig | None = None
 
@@ -289,7 +289,7 @@ class RunConfig:
         return -(-self.checkpoint_every // boundary_every) * boundary_every
 
     def steps_to_boundary(self, step: int) -> int:
-        """Steps until the next boundary, 0 meaning now; the first is due when the memory has its start size."""
+        """Steps until the next boundary, 0 if it is now; the first is due when the memory reaches its start size."""
         start = self.memory.start
         return start - step if step < start else (start - step) % self.algorithm.boundary_every
 
@@ -301,7 +301,7 @@ class RunConfig:
         return (self.memory.history, *observation_shape)
 
     def check_lock_step(self, name: str, value: int) -> None:
-        """Refuse a number of steps that the environments, which advance together, do not reach."""
+        """Reject a step count that the environments, which advance together, never reach."""
         require(
             value % self.envs == 0,
             f"{name} ({value}) must be a multiple of envs ({self.envs}), which advance together; "
@@ -309,12 +309,12 @@ class RunConfig:
         )
 
     def _check_families(self) -> None:
-        """Each family's settings are there exactly when its environment is: no setting is silently without effect."""
+        """Require each family's settings exactly when its environment is used: no setting is silently ignored."""
         for name, part in (("atari", self.atari), ("minatar", self.minatar)):
             is_wanted = self.env.startswith(f"{name}/")
             require(
                 part is not None or not is_wanted,
-                f"the {name} settings are missing, which {name}/… environments need; this is {self.env}.",
+                f"{self.env} needs the {name} settings, which are missing; add them.",
             )
             require(
                 part is None or is_wanted,
@@ -334,7 +334,7 @@ class RunConfig:
         family = self.env.partition("/")[0]
         require(
             not self.env_args or family not in ("atari", "minatar"),
-            f"env_args are for Gymnasium environments, and this is {self.env}; use the {family} settings, "
+            f"env_args are for Gymnasium environments, but this is {self.env}; use the {family} settings, "
             f"such as {family}.sticky.",
         )
 
@@ -347,7 +347,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def environment_directory(environment: str) -> str:
-    """An environment's name as that of a file or directory: atari/pong becomes atari-pong."""
+    """An environment's name as a file or directory name: atari/pong becomes atari-pong."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", environment).strip("-.") or "environment"
 
 

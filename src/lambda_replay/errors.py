@@ -1,23 +1,23 @@
-"""The errors a person may see as one sentence; mistakes of our own are assertions and live nowhere."""
+"""Errors that users see as one sentence; our own mistakes are assertions."""
 
 
 class ConfigError(ValueError):
-    """A mistake of the caller's: one sentence that names the thing, the value and the remedy."""
+    """A mistake by the caller: one sentence that names the setting, its value and the remedy."""
 
 
 class DivergenceError(ConfigError):
-    """Training diverged: what it computes is no longer finite, which comes from the caller's settings."""
+    """Training diverged: its numbers are no longer finite, because of the caller's settings."""
 
 
 class EnvironmentFault(RuntimeError):
-    """The environment did something wrong; the run stops and keeps what it has.
+    """The environment failed; the run stops and keeps what it has.
 
-    Its cause, where there is one, is the exception of the environment's own code.
+    Its cause, if any, is the exception raised by the environment's own code.
     """
 
     def __init__(self, did: str, remedy: str = "repair the environment") -> None:
         super().__init__(did)
-        self.when = ""  # whoever plays the game knows the step, and says it here: "at step 100"
+        self.when = ""  # filled in by the code that plays the game, which knows the step: "at step 100"
         self.remedy = remedy
 
     def __str__(self) -> str:
@@ -25,11 +25,11 @@ class EnvironmentFault(RuntimeError):
 
 
 class DamageError(RuntimeError):
-    """A file of a run is missing or not what was written; one sentence that names it."""
+    """A file of a run is missing or not what was written; one sentence names it."""
 
 
 def diverged(what: str) -> DivergenceError:
-    """The one sentence about values that are not finite; ``what`` is "the loss is", "the Q-values are"."""
+    """The error for values that are not finite; ``what`` is "the loss is" or "the Q-values are"."""
     return DivergenceError(
         f"{what} not finite: training diverged; lower the learning rate, or clip gradients harder (max_grad_norm)."
     )

@@ -1,4 +1,4 @@
-"""Optional packages: the extra that installs each, and the sentence for one that is not installed."""
+"""Optional packages: the extra that installs each, and the message if one is not installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from lambda_replay.errors import ConfigError
 
-# What the extras in pyproject.toml install, by the names that Python imports.
+# What each extra in pyproject.toml installs, by import name.
 EXTRAS = {
     "train": ("gymnasium", "pydantic", "rich", "safetensors", "threadpoolctl", "torch", "typing_extensions", "tyro"),
     "atari": ("ale_py", "cv2"),
@@ -26,9 +26,9 @@ EXTRA_OF = {package: extra for extra, packages in EXTRAS.items() for package in 
 
 @contextmanager
 def needed_for(purpose: str) -> Iterator[None]:
-    """A context for imports: if a package of an extra is not installed, says so in one sentence.
+    """A context for imports that reports a missing package of an extra in one sentence.
 
-    Any other module that is missing, such as one of ours, is passed on as it is.
+    Errors about any other missing module, such as one of ours, pass through unchanged.
     """
     try:
         yield
@@ -50,11 +50,11 @@ def missing_package(error: BaseException | None) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]
-    # A part missing from an installed package is a broken or outdated installation, which an extra would not repair.
+    # A part missing from an installed package means a broken or outdated installation, which no extra would fix.
     return package if package in EXTRA_OF and importlib.util.find_spec(package) is None else None
 
 
 def not_installed(package: str, purpose: str) -> ConfigError:
-    """The sentence about a package that is not installed; ``purpose`` needs it: "train", "atari/pong", "--ray"."""
+    """The error for a missing package that ``purpose`` needs: "train", "atari/pong", "--ray"."""
     remedy = f"pip install 'lambda-replay[{EXTRA_OF[package]}]'"
     return ConfigError(f"{purpose} needs {package}, which is not installed; install it with: {remedy}.")

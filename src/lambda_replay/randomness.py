@@ -16,20 +16,20 @@ class RandomStreams:
     explore: np.random.Generator  # ε-greedy choices
     blocks: np.random.Generator  # which blocks enter the cache
     batches: np.random.Generator  # which rows enter a minibatch
-    init: np.random.Generator  # the network's first weights
-    evaluate: np.random.Generator  # games played outside of training
+    init: np.random.Generator  # the network's initial weights
+    evaluate: np.random.Generator  # games played outside training
 
     def draw_init_seed(self) -> int:
-        """A seed for generators of other kinds, from the stream of the first weights."""
+        """A seed for other kinds of generators, from the stream of the initial weights."""
         return int(self.init.integers(2**63))
 
     def get_state(self) -> dict[str, Any]:
-        """Where every stream stands, as plain values for JSON."""
+        """The state of every stream, as plain values for JSON."""
         named = {name: stream.bit_generator.state for name, stream in vars(self).items() if name != "envs"}
         return {**named, "envs": [stream.bit_generator.state for stream in self.envs]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go back to where every stream stood."""
+        """Restore the state of every stream."""
         for name, stream in vars(self).items():
             for generator, saved in (
                 zip(stream, state[name], strict=True) if name == "envs" else [(stream, state[name])]
@@ -37,7 +37,7 @@ class RandomStreams:
                 generator.bit_generator.state = saved
 
     def accepts(self, state: Any) -> bool:
-        """Whether plain values are a state of these streams; a stream that is asked is not to be used any more."""
+        """Whether plain values are a valid state; the check overwrites these streams, so do not use them afterwards."""
         if not isinstance(state, dict) or state.keys() != self.get_state().keys():
             return False
         try:

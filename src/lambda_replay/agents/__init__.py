@@ -1,1 +1,1 @@
-"""One file per algorithm, each a composition of the rooms below; ``table.py`` lists them."""
+"""One file per algorithm, built from ``replay`` and ``learning``; ``table.py`` lists them."""

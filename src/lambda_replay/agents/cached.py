@@ -1,4 +1,4 @@
-"""What agents that train from a cache share beyond the cache itself: the room it needs, and a small one for timing."""
+"""Shared by agents that train from a cache: how much memory it needs, and a small cache for timing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANDIDATE_BYTES = 3 * FLOAT_BYTES  # a return, its trace, a sorted copy
 
 
 def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
-    """Refuse a memory that is smaller than a block, when it is full or when learning starts."""
+    """Reject a memory that is smaller than a block, either when full or when learning starts."""
     block = cache.block_length + cache.tail + run.memory.history
     per_stream = {
         "memory.capacity": (run.memory.capacity, block + cache.reserve_slots(run.envs)),
@@ -33,7 +33,7 @@ def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
 
 
 def cache_needs(run: RunConfig, spec: EnvironmentSpec, batch_size: int) -> AgentNeeds:
-    """The cache, the values it is computed from, and the rows of all minibatches, which are drawn at once."""
+    """Bytes of the cache, of the values it is computed from, and of the rows of all minibatches, drawn at once."""
     cache = _cache(run)
     states = cache.num_blocks * (cache.block_length + cache.tail + 1)
     cache_bytes, q_values_bytes = cache.size * CACHE_ROW_BYTES, states * spec.num_actions * FLOAT_BYTES
@@ -55,7 +55,7 @@ def shortest_start(run: RunConfig) -> int:
 
 
 def shrink_cache(config: Any, steps: int, share: int) -> tuple[Any, float]:
-    """One part in ``share`` of a refresh and its updates, no further refresh within ``steps``; and its scale."""
+    """A config with 1/``share`` of a refresh and its updates, and no other refresh within ``steps``; and its scale."""
     cache = config.cache
     small = replace(
         cache,

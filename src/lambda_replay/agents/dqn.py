@@ -46,12 +46,12 @@ class DQNConfig:
         return "burst"
 
     def check(self, run: RunConfig) -> None:
-        """Refuse what does not fit the rest of the run."""
+        """Reject what does not fit the rest of the run."""
         run.check_lock_step("target.copy_every", self.target.copy_every)
 
 
 class DQN:
-    """Every few steps trains on one minibatch, whose returns bootstrap from a stale copy of the network."""
+    """Trains on one minibatch every few steps, with returns that bootstrap from an older copy of the network."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class DQN:
         return {"epsilon": self._actor.epsilon(step)}
 
     def learn(self, step: int) -> Work | None:
-        """Copy the network where that is due, then train."""
+        """Copy the network if that is due, then train."""
         is_boundary, num_updates = self._run.is_boundary(step), self._updates_due(step)
         if not is_boundary and num_updates == 0:
             return None
@@ -94,7 +94,7 @@ class DQN:
         return 0 if elapsed < 0 else elapsed // every - (elapsed - self._run.envs) // every
 
     def _train(self, num_updates: int, keeps_going: KeepsGoing, *, is_boundary: bool) -> Metrics | None:
-        """The metrics are those of the time since the last copy."""
+        """The metrics cover the time since the last copy."""
         metrics = None
         if is_boundary:
             self._network.copy_weights_to(self._target)
@@ -110,9 +110,9 @@ class DQN:
         self._totals, self._num_updates = np.zeros(3), 0
         return {"loss": loss, "td_error_abs_mean": td_error_abs, "q_mean": q_value}
 
-    @np.errstate(over="ignore", invalid="ignore")  # what overflows reaches the loss, which is checked
+    @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss, which is checked
     def _sample_minibatch(self) -> Minibatch:
-        """B transitions of the whole memory with their n-step returns."""
+        """B transitions from the whole memory with their n-step returns."""
         slots = self._sample_slots()  # [B, n+1]
         actions, rewards, behaviour_probs, terminated, is_step, _ = self._memory.transitions(slots)  # [B, n+1] each
         has_ended = terminated[:, :-1] | ~is_step[:, 1:]  # [B, n]
@@ -136,7 +136,7 @@ class DQN:
         return slots
 
     def get_tensors(self) -> dict[str, Tensors]:
-        """At a boundary the target network is due to be copied, so it is not needed."""
+        """The target network is not needed: at a boundary it is about to be overwritten."""
         return {"weights": self._network.weights(), "optimizer": self._learner.optimizer_state()}
 
     def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
@@ -147,7 +147,7 @@ class DQN:
         self._learner.check_finite()
 
     def get_state(self) -> dict[str, float]:
-        """The sums of the present window."""
+        """The sums of the current window."""
         loss, td_error_abs, q_value = self._totals.tolist()
         return {"loss": loss, "td_error_abs": td_error_abs, "q_value": q_value, "num_updates": self._num_updates}
 
@@ -166,7 +166,7 @@ def make(
 
 
 def parse_n_step(run: RunConfig) -> NStep:
-    """The run's estimator, if it is one that minibatches of a target network can compute."""
+    """The run's estimator, if an agent with a target network can compute it."""
     estimator = parse_estimator(run.estimator)
     if not isinstance(estimator, NStep):
         raise ConfigError(
@@ -182,7 +182,7 @@ def parse_n_step(run: RunConfig) -> NStep:
 
 
 def needs(run: RunConfig, spec: EnvironmentSpec, batch_size: int) -> AgentNeeds:
-    """The steps that each sample looks ahead."""
+    """Bytes of the steps that each sample looks ahead."""
     steps = batch_size * (parse_n_step(run).n + 1)
     ahead = steps * (WINDOW_STEP_BYTES + spec.num_actions * FLOAT_BYTES)
     return AgentNeeds([(ahead, f"the number in estimator ({run.estimator})")])

@@ -47,13 +47,13 @@ class DQNLambdaConfig:
         return self.cache.schedule
 
     def check(self, run: RunConfig) -> None:
-        """Refuse what does not fit the rest of the run."""
+        """Reject what does not fit the rest of the run."""
         run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
         check_room_for_blocks(run, self.cache)
 
 
 class DQNLambda:
-    """Every F steps refreshes the cache with the present network and trains on its frozen returns."""
+    """Every F steps, refreshes the cache with the current network and trains on its fixed returns."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DQNLambda:
         self._run, self._config, self._memory = run, config, memory
         self._network, self._estimator, self._streams = network, estimator, streams
         self._learner = Learner(network, config.optimizer, seed)
-        # What trains beside the acting must not be what acts.
+        # A network that trains alongside acting must not be the one that acts.
         self._acting = network if config.schedule == "burst" else network.copy()
         self._actor = EpsilonGreedy(
             self._acting, spec.num_actions, config.exploration, run.memory.start, streams.explore
@@ -100,7 +100,7 @@ class DQNLambda:
         priority = self._priority(step)
         return Work(lambda keeps_going: self._train(blocks, priority, keeps_going), self._adopt)
 
-    @np.errstate(over="ignore", invalid="ignore")  # what overflows reaches the loss or the metrics, which are checked
+    @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss or the metrics, which are checked
     def _train(self, blocks: Promoted, priority: float, keeps_going: KeepsGoing) -> Metrics:
         """BUILD-CACHE for all blocks at once, then the minibatches and gradient steps of Algorithm 1."""
         config = self._config.cache
@@ -133,7 +133,7 @@ class DQNLambda:
         self._learner.check_finite()
 
     def get_state(self) -> dict[str, float]:
-        """Nothing: at a boundary, all that this agent knows is in its tensors."""
+        """Empty: at a boundary, the tensors hold this agent's whole state."""
         return {}
 
     def set_state(self, state: Mapping[str, float]) -> None:

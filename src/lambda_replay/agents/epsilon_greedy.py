@@ -1,4 +1,4 @@
-"""ε-greedy acting over a row of Q-values, and its probability."""
+"""ε-greedy actions from a row of Q-values, and their probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def epsilon_greedy(q_values: Floats, epsilon: float, rng: np.random.Generator) -
 
 
 class EpsilonGreedy:
-    """Acts with the present Q-function; uniformly at random for the first ``start`` steps."""
+    """Acts with the current Q-function; uniformly at random for the first ``start`` steps."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class EpsilonGreedy:
         self._ramp = LinearRamp(config.start, config.end, config.steps)
 
     def epsilon(self, step: int) -> float:
-        """ε of a step. See deviations.md #5 for where the annealing starts."""
+        """ε at a step. See deviations.md #5 for where the annealing starts."""
         return 1.0 if step < self._start else self._ramp(step)
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
         """Actions [n] for states [n, F, *observation] and their probabilities."""
         epsilon = self.epsilon(step)
-        if epsilon == 1:  # no Q-value is needed, which matters over a long start
+        if epsilon == 1:  # no Q-values are needed, which saves time during a long start
             actions = self._rng.integers(self._num_actions, size=len(states))
             return Acted(actions, np.full(len(states), 1 / self._num_actions))
         return epsilon_greedy(self._q_function(states), epsilon, self._rng)

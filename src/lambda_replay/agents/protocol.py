@@ -1,4 +1,4 @@
-"""What the house asks of an algorithm: the loop, playing, checkpoints, timing; each algorithm has a file of its own."""
+"""The interface of an algorithm, for the loop, playing, checkpoints and timing; each algorithm has its own file."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator
 from lambda_replay.replay.memory import ReplayMemory
 
-KeepsGoing = Callable[[], bool]  # asked before every gradient step; False: take no further one
+KeepsGoing = Callable[[], bool]  # called before every gradient step; False: stop
 Tensors = dict[str, Tensor]
 
 
 class Acted(NamedTuple):
-    """What an agent does in n states."""
+    """An agent's actions in n states."""
 
     actions: NDArray[Any]  # [n] integers, or [n, D] floats
     behaviour_probs: Floats  # [n]  μ(a|s)
 
 
 class Work(NamedTuple):
-    """Learning that is due. All that ``train`` reads is fixed by now, so it may run beside the acting.
+    """Learning that is due. Everything that ``train`` reads is fixed by now, so it may run alongside acting.
 
-    ``train`` returns metrics where a window ends, else None. ``adopt`` makes the agent act with what was learnt.
+    ``train`` returns metrics if a window ends, else None. ``adopt`` makes the agent act with what was learnt.
     """
 
     train: Callable[[KeepsGoing], Metrics | None]
@@ -42,43 +42,43 @@ class Work(NamedTuple):
 
 
 class Agent(Protocol):
-    """An algorithm at work. It knows neither environments nor threads nor files."""
+    """A running algorithm. It knows nothing about environments, threads or files."""
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
         """Actions for states [n, F, *observation]."""
         ...
 
     def learn(self, step: int) -> Work | None:
-        """What is due at this step."""
+        """The learning that is due at this step, if any."""
         ...
 
     def describe(self, step: int) -> Metrics:
-        """How it acts now, for every row of the metrics: ε, noise, and the like."""
+        """How it currently acts, for every row of the metrics: ε, noise and so on."""
         ...
 
     def get_tensors(self) -> dict[str, Tensors]:
-        """All that was learnt, by the name of its file: "weights" for what plays, "optimizer" and more for the rest."""
+        """Everything learnt, by file name: "weights" for the policy, "optimizer" and others for the rest."""
         ...
 
     def set_tensors(self, tensors: Mapping[str, Tensors]) -> None: ...
 
     def check_finite(self) -> None:
-        """Raise DivergenceError if anything that was learnt is not finite."""
+        """Raise DivergenceError if anything learnt is not finite."""
         ...
 
     def get_state(self) -> dict[str, float]:
-        """Plain values that the tensors do not hold, as they are at a boundary."""
+        """Plain values at a boundary that the tensors do not hold."""
         ...
 
     def set_state(self, state: Mapping[str, float]) -> None: ...
 
 
 class Policy(Protocol):
-    """A trained agent, for playing and for looking at."""
+    """A trained agent, for playing and inspecting."""
 
     @property
     def critic(self) -> Critic | QFunction:
-        """What a refresh would ask."""
+        """The critic that a refresh would use."""
         ...
 
     def act(self, states: NDArray[Any], epsilon: float, rng: np.random.Generator) -> Acted:
@@ -89,20 +89,20 @@ class Policy(Protocol):
 class AgentNeeds(NamedTuple):
     """Bytes that an agent takes beyond the replay memory."""
 
-    takers: Sequence[tuple[int, str]] = ()  # bytes, and the setting to lower where they are too many
-    cache_bytes: int = 0  # of the first, while it is used
-    q_values_bytes: int = 0  # of the first, while it is computed
+    takers: Sequence[tuple[int, str]] = ()  # bytes, and the setting to lower if they are too many
+    cache_bytes: int = 0  # part of the first, while the cache is used
+    q_values_bytes: int = 0  # part of the first, while the cache is computed
 
 
 class Probe(NamedTuple):
-    """A small version of an agent's settings, by which a run is timed."""
+    """A small version of an agent's settings, for timing a run."""
 
     algorithm: AgentConfig
-    scale: float = 0.0  # of the time of its first boundary, for that of a whole one; 0: learning is spread over steps
+    scale: float = 0.0  # a full boundary's time divided by the probe's; 0: learning is spread over steps
 
 
 class MakeAgent(Protocol):
-    """Builds an agent around a memory; ``module`` is a network of the user's own, or None for the config's."""
+    """Builds an agent around a memory; ``module`` is the user's own network, or None for the config's."""
 
     def __call__(
         self,
@@ -117,19 +117,19 @@ class MakeAgent(Protocol):
 
 @dataclass(frozen=True)
 class AgentKind:
-    """All that the house asks about an algorithm; what comes after ``load`` has an answer that suits a simple one."""
+    """Everything the package needs from an algorithm; the defaults after ``load`` suit a simple one."""
 
     summary: str  # for help texts
     boundary: str  # what is due at a boundary, for the live panel: "next refresh"
     config: type[Any]  # its settings: an AgentConfig that can be made without arguments
     make: MakeAgent
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy]  # from saved weights
-    # Refuses, before anything is written, what ``make`` or the first step would refuse.
+    # Rejects, before anything is written, what ``make`` or the first step would reject.
     check: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None] = lambda run, spec, module: None
     estimator: Callable[[RunConfig], Estimator] = lambda run: parse_estimator(run.estimator)
     threads: Callable[[RunConfig, EnvironmentSpec], int] = lambda run, spec: 1
     needs: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], AgentNeeds] = lambda run, spec, module: AgentNeeds()
     final_epsilon: Callable[[RunConfig], float] = lambda run: 0.0  # share of random actions at the end of training
     shortest_start: Callable[[RunConfig], int] = lambda run: run.memory.history  # steps per stream before learning
-    # One part in ``share`` of a boundary's learning, with no other boundary within ``steps``, and unable to diverge.
+    # 1/``share`` of a boundary's learning, with no other boundary within ``steps``, and no risk of divergence.
     probe: Callable[[RunConfig, int, int], Probe] = lambda run, steps, share: Probe(run.algorithm)

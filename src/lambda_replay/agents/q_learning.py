@@ -1,4 +1,4 @@
-"""What the agents with a row of Q-values share: their network, how they explore, and a trained one that plays."""
+"""Shared by agents with a row of Q-values: their network, their exploration, and their trained policy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator
 
 FLOAT_BYTES = 4
-PROBE_LEARNING_RATE = 1e-6  # no matter for the time; a probe must not diverge where the run would
+PROBE_LEARNING_RATE = 1e-6  # does not affect the time; a probe must not diverge even if the run would
 LEARNER_COPIES = 9  # of the weights: themselves, a copy, Adam's two moments, gradients, and what a checkpoint takes
 
 
 class QLearningConfig(Protocol):
-    """What the settings of all these agents have."""
+    """Settings that all these agents have."""
 
     @property
     def exploration(self) -> ExplorationConfig: ...
@@ -42,7 +42,7 @@ class QLearningConfig(Protocol):
 
 
 def q_config(run: RunConfig) -> QLearningConfig:
-    """The run's settings of an agent with a row of Q-values."""
+    """The settings of a run's agent, which has a row of Q-values."""
     config: Any = run.algorithm
     return config
 
@@ -55,10 +55,10 @@ def make_q_network(run: RunConfig, spec: EnvironmentSpec, seed: int, module: nn.
 
 
 def check_q_network(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
-    """Refuse a network that does not fit the environment, before anything is written."""
+    """Reject a network that does not fit the environment, before anything is written."""
     state_shape, device = run.state_shape(spec.observation_shape), find_device(run.device)
     if module is None:
-        with torch.device("meta"):  # sizes without memory: whether it fits is said elsewhere, in bytes
+        with torch.device("meta"):  # sizes without memory; resources.py checks whether it fits
             make_network(q_config(run).network, state_shape, spec.num_actions, seed=0)
         return
     was_training = module.training
@@ -68,7 +68,7 @@ def check_q_network(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | N
     module.train(was_training)
     if found != (2, spec.num_actions):
         raise ConfigError(
-            f"the network gives shape {found} for 2 states of shape {state_shape}; it must give "
+            f"the network returns shape {found} for 2 states of shape {state_shape}; it must return "
             f"(2, {spec.num_actions}), a value for each action."
         )
 
@@ -77,7 +77,7 @@ def suitable_threads(run: RunConfig, spec: EnvironmentSpec) -> int:
     """Arithmetic threads that suit the machine and the network.
 
     The Atari network trains 1.5 times as fast with two threads as with one; the small ones do best with one
-    (docs/performance.md). More than two were never measured.
+    (docs/performance.md). More than two have not been measured.
     """
     is_large = network_kind(q_config(run).network, run.state_shape(spec.observation_shape)) == "atari"
     return min(num_cores(), 2) if is_large else 1
@@ -92,7 +92,7 @@ def num_cores() -> int:
 
 
 def network_bytes(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> tuple[int, str]:
-    """The network and Adam, and a copy as a target network or for acting while training goes on."""
+    """Bytes of the network and Adam, and of a copy as a target network or for acting during training."""
     config = q_config(run).network
     if module is None:
         with torch.device("meta"):  # sizes without memory
@@ -102,7 +102,7 @@ def network_bytes(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | Non
 
 
 def minibatch_bytes(run: RunConfig, spec: EnvironmentSpec) -> tuple[int, str]:
-    """States as they are stored and as floats, and the units of an mlp with their gradients."""
+    """Bytes of states as stored and as floats, and of the units of an mlp with their gradients."""
     numbers = math.prod(run.state_shape(spec.observation_shape))
     units = 0 if len(spec.observation_shape) > 1 else sum(q_config(run).network.hidden)
     stored = numbers * np.dtype(spec.observation_dtype).itemsize
@@ -121,7 +121,7 @@ class QPolicy:
 
 
 def load_q_policy(run: RunConfig, spec: EnvironmentSpec, weights: Tensors) -> QPolicy:
-    """The policy of saved weights."""
+    """The policy with saved weights."""
     network = make_q_network(run, spec, run.seed, module=None)
     network.load_weights(weights)
     return QPolicy(network)
@@ -138,7 +138,7 @@ def q_learning_kind(
     shortest_start: Callable[[RunConfig], int],
     shrink: Callable[[Any, int, int], tuple[Any, float]] = lambda config, steps, share: (config, 0.0),
 ) -> AgentKind:
-    """An agent of this family for the table: only what is its own is said."""
+    """An entry for the table of agents, given only what is specific to this agent."""
 
     def all_needs(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> AgentNeeds:
         own = needs(run, spec, q_config(run).optimizer.batch_size)

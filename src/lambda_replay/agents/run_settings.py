@@ -1,4 +1,4 @@
-"""Configs from and to plain values, for JSON, study files and the command line; every name and type is checked."""
+"""Converts configs to and from plain values for JSON, study files and the command line; checks every name and type."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lambda_replay.agents.table import AGENTS, agent_kind
 from lambda_replay.config import AtariConfig, MinAtarConfig, RunConfig, flatten, shown
 from lambda_replay.errors import ConfigError
 
-ALGORITHM = "algorithm"  # the field whose own fields stand beside those of the run in files and on the command line
+ALGORITHM = "algorithm"  # the field whose own fields appear next to the run's in files and on the command line
 _TABLES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # those that are None by default
 _WANTED = {
     "int": "a whole number",
     "float": "a number",
-    "string": "a text",
+    "string": "a string",
     "bool": "true or false",
     "tuple": "a list",
     "dataclass": "a table of settings",
@@ -28,14 +28,14 @@ _WANTED = {
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
-    """The config as plain values for JSON, the agent's settings among those of the run."""
+    """The config as plain values for JSON, with the agent's settings among the run's."""
     values = asdict(config)
     algorithm = values.pop(ALGORITHM)
     return {**values, **algorithm}
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The config that ``to_dict`` wrote, with every setting that it has."""
+    """The config that ``to_dict`` wrote; every setting must be present."""
     name = values.get("agent", RunConfig.agent)
     kind = agent_kind(name if isinstance(name, str) else json.dumps(name, default=str))
     own = [field.name for field in fields(kind.config)]
@@ -56,7 +56,7 @@ def override(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, the upper one's values before the lower one's."""
+    """Merge nested tables; values in ``above`` take precedence."""
     merged = dict(below)
     for name, value in above.items():
         present = merged.get(name)
@@ -72,7 +72,7 @@ def differing_fields(one: RunConfig, other: RunConfig) -> list[str]:
 
 
 def _refuse_missing(values: Mapping[str, Any], owners: Iterable[Any], prefix: str = "") -> None:
-    """Refuse a table in which a setting is not said: a default might not be what was meant."""
+    """Reject a table with a missing setting: a default might not be what was meant."""
     for field in (field for owner in owners for field in fields(owner) if field.name != ALGORITHM):
         if field.name not in values:
             raise ConfigError(f"the setting {prefix}{field.name} is missing.")
@@ -83,7 +83,7 @@ def _refuse_missing(values: Mapping[str, Any], owners: Iterable[Any], prefix: st
 
 @cache
 def run_type(algorithm: Any) -> type[RunConfig]:
-    """``RunConfig`` with the type of its agent's settings, for readers that go by types."""
+    """``RunConfig`` with the type of its agent's settings, for parsers that rely on types."""
     namespace = {
         "__annotations__": {ALGORITHM: algorithm},
         "__module__": RunConfig.__module__,
@@ -93,7 +93,7 @@ def run_type(algorithm: Any) -> type[RunConfig]:
 
 
 def plain(config: RunConfig) -> RunConfig:
-    """A config of ``run_type`` as a plain one."""
+    """A config of ``run_type`` as a plain ``RunConfig``."""
     return RunConfig(**{field.name: getattr(config, field.name) for field in fields(RunConfig)})
 
 
@@ -113,9 +113,9 @@ def _read(kind: Any, values: Mapping[str, Any]) -> RunConfig:
 
 
 def _sentence(details: dict[str, Any]) -> ConfigError:
-    """What is wrong with a value, in our words."""
+    """What is wrong with a value, in our own words."""
     cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):  # from a check of our own
+    if isinstance(cause, ConfigError):  # from one of our own checks
         return cause
     place = [part for part in details["loc"] if part != ALGORITHM]
     name = ".".join(str(part) for part in place if not isinstance(part, int))
@@ -140,7 +140,7 @@ def _settings_of(table: str) -> list[str]:
 
 
 def part_owner(part: str) -> str | None:
-    """Whose settings a table of settings is, where not every run has it: "agent dqn", "atari/… environments"."""
+    """The owner of a table of settings that not every run has: "agent dqn", "atari/… environments"."""
     if part in ("atari", "minatar"):
         return f"{part}/… environments"
     owners = [name for name, kind in AGENTS.items() if part in {field.name for field in fields(kind.config)}]
@@ -152,5 +152,5 @@ def _unknown(name: str, known: Iterable[str], whose: str, prefix: str = "") -> s
     if whose and owner is not None:
         return f"the {name} settings belong to {owner} only; this is {whose}."
     meant = difflib.get_close_matches(name, known, n=1)
-    remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"known here: {', '.join(known)}"
+    remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"choose one of {', '.join(known)}"
     return f"there is no setting {prefix}{name}; {remedy}."

@@ -1,4 +1,4 @@
-"""Numbers that change with the step; who uses them decides what they mean."""
+"""Numbers that change with the step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LinearRamp:
-    """Straight from ``start`` at step 0 to ``end`` at step ``steps``, then constant."""
+    """Linear from ``start`` at step 0 to ``end`` at step ``steps``, then constant."""
 
     start: float
     end: float

@@ -1,6 +1,6 @@
-"""The one table of agents: command line, presets, studies, checkpoints and playing take all they need from it.
+"""The table of agents, which the command line, presets, studies, checkpoints and playing read.
 
-A new agent is a file with its config and its class, a line here, and a preset.
+A new agent needs a file with its config and its class, a line here, and a preset.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AGENTS: dict[str, AgentKind] = {
 
 
 def agent_kind(name: str) -> AgentKind:
-    """The agent of a name, or a sentence with those there are."""
+    """The agent with this name; an error lists the known ones."""
     if name not in AGENTS:
         raise ConfigError(f"there is no agent {name!r}; choose one of {', '.join(AGENTS)}.")
     return AGENTS[name]

@@ -1,1 +1,1 @@
-"""Networks and their training, in torch; what is only there for speed lives in files that say so."""
+"""Networks and their training, in PyTorch; ``fast_networks.py`` and ``fused_adam.py`` exist only for speed."""

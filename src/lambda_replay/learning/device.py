@@ -1,4 +1,4 @@
-"""A network on a device, NumPy in and out; training it is the learner's."""
+"""A network on a device, NumPy in and out; ``learner.py`` trains it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.learning.fast_networks import accelerate
 from lambda_replay.replay.data import Floats
 
-FEW_STATES = 8  # up to which calls cost more than arithmetic; docs/performance.md
+FEW_STATES = 8  # up to this many, calls cost more than arithmetic; docs/performance.md
 
 
 class QNetwork:
-    """Q(s, ·; θ) of a module, ours or a user's, which is in eval mode except while a learner trains it."""
+    """Q(s, ·; θ) of a module, ours or a user's, in eval mode except while a learner trains it."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.device = device
@@ -40,12 +40,12 @@ class QNetwork:
 
     @contextmanager
     def training(self, seed: int) -> Iterator[None]:
-        """Around gradient steps: ours compute the same in both modes, a user's network may draw random numbers then.
+        """Wraps gradient steps: ours compute the same in both modes, but a user's network may draw random numbers.
 
-        They come from the seed, so that a resumed run draws the same ones.
+        They come from the seed, so a resumed run draws the same ones.
         """
         if self.fast is not None:
-            with torch.inference_mode():  # autograd could not leave it
+            with torch.inference_mode():  # not possible with autograd
                 yield
             return
         self.module.train()
@@ -68,19 +68,19 @@ class QNetwork:
         other.module.load_state_dict(self.module.state_dict())
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the parameters on the host, in which tied ones are apart."""
+        """A copy of the parameters on the host, with tied ones separated."""
         weights = self.module.state_dict().items()
         return {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         expected = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
         if expected != {name: tuple(value.shape) for name, value in weights.items()}:
-            raise ConfigError("the saved weights are those of another network; use the config they were trained with.")
+            raise ConfigError("the saved weights belong to another network; use the config they were trained with.")
         self.module.load_state_dict(weights)
 
 
 def find_device(name: Device) -> torch.device:
-    """The device of a config, ``auto`` being the fastest that is available."""
+    """The device of a config; ``auto`` is the fastest one available."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(device for device, is_available in available.items() if is_available))
@@ -90,6 +90,6 @@ def find_device(name: Device) -> torch.device:
 
 
 def set_threads(threads: int) -> None:
-    """Split this process's products over so many threads, torch's and those of NumPy, which acts for small networks."""
+    """Use this many threads for matrix products, in torch and in NumPy, which acts for small networks."""
     torch.set_num_threads(threads)
     threadpool_limits(limits=threads, user_api="blas")

@@ -1,4 +1,4 @@
-"""Noticing that training diverged: numbers that are not finite."""
+"""Detects that training diverged: numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lambda_replay.errors import diverged
 
 
 def require_finite(values: Mapping[str, float]) -> None:
-    """Refuse the first number that is not finite, by its name: "the loss is"."""
+    """Raise DivergenceError for the first number that is not finite, by its name: "the loss is"."""
     for what, value in values.items():
         if not math.isfinite(value):
             raise diverged(what)
 
 
 def require_all_finite(what: str, tensors: Iterable[Tensor]) -> None:
-    """Refuse tensors of which any number is not finite; ``what`` as in "the weights are"."""
+    """Raise DivergenceError if any number of the tensors is not finite; ``what`` as in "the weights are"."""
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
         raise diverged(what)

@@ -1,7 +1,7 @@
-"""What exists only for speed: the networks with gradients of their own, and acting in NumPy.
+"""Faster versions of our networks: hand-written gradients, and acting in NumPy.
 
-For the small networks the bookkeeping of autograd costs more than the arithmetic; for the large one the layout of every
-product can be chosen (docs/performance.md). A test compares each with its plain network and with autograd.
+For the small networks, autograd's bookkeeping costs more than the arithmetic; for the large one, we choose the memory
+layout of every product (docs/performance.md). A test compares each with its plain network and with autograd.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Stack = Sequence[tuple[Tensor, Tensor]]  # (weight [outputs, inputs], bias [outp
 
 
 class FastNetwork(Protocol):
-    """A plain network's function and its gradients; the parameters are the plain network's own."""
+    """A plain network's function and its gradients; it shares the plain network's parameters."""
 
     def forward(self, states: Tensor) -> Tensor:
         """Q-values [n, A] of states [n, F, *observation]."""
@@ -49,18 +49,18 @@ class FastNetwork(Protocol):
         ...
 
     def on_host(self) -> HostFunction | None:
-        """``forward`` in NumPy where torch's calls would cost more than their arithmetic; it follows the training."""
+        """``forward`` in NumPy where torch's calls would cost more than their arithmetic; shares the weights."""
         ...
 
 
 def accelerate(network: nn.Module) -> FastNetwork | None:
-    """The fast path of one of our networks, whose parameters it lays out anew in memory; None for a user's own."""
+    """The fast version of one of our networks, whose parameters it rearranges in memory; None for a user's own."""
     make = _FAST.get(type(network))
     return None if make is None else make(network)
 
 
 class FastAtari:
-    """The first convolution, 8×8 with stride 4, is the same sum over cells of 4×4 pixels: 2×2 with stride 1."""
+    """The first convolution, 8×8 with stride 4, equals a 2×2 convolution with stride 1 over cells of 4×4 pixels."""
 
     def __init__(self, network: AtariNetwork) -> None:
         self._convolutions: list[Any] = list(network.convolutions)
@@ -81,7 +81,7 @@ class FastAtari:
     def gradients(self, saved: list[Tensor], q_gradient: Tensor) -> list[Tensor]:
         features, inputs = saved[:4], saved[4:]
         of_head, of_hidden = _stack_gradients(inputs, q_gradient, self._stack)
-        # The weight is large and lies transposed in memory: this product is faster than of_hidden @ weight.
+        # The weight is large and stored transposed: this product is faster than of_hidden @ weight.
         of_flat = torch.mm(self._stack[0][0].t(), of_hidden.t()).t()  # [n, H·W·64]
         gradient = of_flat.reshape(-1, *features[3].shape[2:], 64).permute(0, 3, 1, 2)
         gradients: list[Tensor] = []
@@ -131,7 +131,7 @@ class FastMinAtar:
 
 
 class FastMLP:
-    """The network as matrix products without bookkeeping."""
+    """The network as matrix products without autograd's bookkeeping."""
 
     def __init__(self, network: MLP) -> None:
         self._stack = _lay_out(network.layers)
@@ -158,7 +158,7 @@ _FAST: dict[type[nn.Module], Callable[[Any], FastNetwork]] = {
 
 
 def _lay_out(layers: Any) -> list[tuple[Tensor, Tensor]]:
-    """Weight and bias of each layer, every weight [outputs, inputs] transposed in memory, as the products prefer it."""
+    """Weight and bias of each layer, with every weight [outputs, inputs] transposed in memory, which is faster."""
     for layer in layers:
         layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
     return [(layer.weight, layer.bias) for layer in layers]
@@ -167,7 +167,7 @@ def _lay_out(layers: Any) -> list[tuple[Tensor, Tensor]]:
 def _stack_forward(inputs: Tensor, stack: Stack) -> tuple[Tensor, list[Tensor]]:
     """Layers with ReLU between them: the last one's output, and the input [rows, inputs] of each.
 
-    A layer takes as many of the numbers before it into one row as it has inputs.
+    Each layer reshapes the previous output to rows of as many numbers as it has inputs.
     """
     saved: list[Tensor] = []
     outputs = inputs
@@ -194,7 +194,7 @@ def _host_stack(stack: Stack) -> list[tuple[Floats, Floats]]:
     return [(weight.detach().t().numpy(), bias.detach().numpy()) for weight, bias in stack]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # weights that diverged are found and told by the learner
+@np.errstate(over="ignore", invalid="ignore")  # the learner detects weights that diverged
 def _host_forward(inputs: NDArray[Any], stack: list[tuple[Floats, Floats]]) -> Floats:
     """``_stack_forward`` in NumPy."""
     outputs: Floats = inputs.astype(np.float32, copy=False)
@@ -223,7 +223,7 @@ def _cells(images: Tensor) -> Tensor:
     count, channels, height, width = images.shape
     rows, columns = height // CELL, width // CELL
     whole = images[:, :, : rows * CELL, : columns * CELL].contiguous()
-    if whole.dtype == torch.uint8:  # four bytes side by side stay together, so they are moved as one word
+    if whole.dtype == torch.uint8:  # four adjacent bytes stay together, so they are moved as one word
         whole = whole.view(torch.int32)
     cells = whole.view(count, channels, rows, CELL, columns, -1).permute(0, 2, 4, 1, 3, 5).contiguous()
     if images.dtype == torch.uint8:

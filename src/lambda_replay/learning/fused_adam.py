@@ -1,4 +1,4 @@
-"""Adam over a list of parameters, as one fused call per step; where the gradients come from is the learner's business.
+"""Adam over a list of parameters, as one fused call per step.
 
 ``torch.optim.Adam`` computes the same numbers, but spends more time on its own bookkeeping than a small network's whole
 training step takes (docs/performance.md).
@@ -23,18 +23,18 @@ class Adam:
         self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
         assert all(mean.stride() == parameter.stride() for mean, parameter in zip(self._means, parameters, strict=True))
-        self._step = torch.zeros((), device=self._parameters[0].device)  # one count serves all
-        # The fused call copies whatever does not lie in order, so it gets everything as lines of memory.
+        self._step = torch.zeros((), device=self._parameters[0].device)  # one count for all parameters
+        # The fused call copies tensors that are not contiguous, so it gets flat views in memory order.
         self._lines = [[_line(tensor) for tensor in many] for many in (self._parameters, self._means, self._squares)]
 
     @property
     def num_steps(self) -> int:
-        """How often the parameters were moved."""
+        """How often the parameters were updated."""
         return int(self._step)
 
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Move every parameter, in place."""
-        fitting = [  # laid out as their parameters
+        """Update every parameter in place."""
+        fitting = [  # laid out in memory like their parameters
             _line(gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient))
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
@@ -68,5 +68,5 @@ class Adam:
 
 
 def _line(tensor: Tensor) -> Tensor:
-    """All numbers of a dense tensor [n] in the order in which they lie in memory."""
+    """A flat view [n] of a dense tensor, in memory order."""
     return tensor.as_strided((tensor.numel(),), (1,))

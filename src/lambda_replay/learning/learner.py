@@ -1,4 +1,4 @@
-"""The learner: a network with its optimizer. What to learn is handed to it in minibatches."""
+"""The learner: a network and its optimizer, trained on minibatches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Backward = Callable[[Tensor], Sequence[Tensor]]  # gradient of Q-values [B, A] -
 
 
 class TrainingSummary(NamedTuple):
-    """Means over the samples of one call of ``train``, each as it was before its own gradient step."""
+    """Means over the samples of one call to ``train``, each measured before its own gradient step."""
 
     loss: float
     td_error_abs: float
@@ -30,7 +30,7 @@ class Learner:
     """Minimises [R − Q(s, a; θ)]² (or its Huber version) over minibatches."""
 
     def __init__(self, network: QNetwork, config: OptimizerConfig, seed: int = 0) -> None:
-        """``seed`` is that of a network which draws numbers while it is trained, such as one with dropout."""
+        """``seed`` is for a network that draws random numbers while training, such as one with dropout."""
         self._network, self._config, self._seed = network, config, seed
         self._parameters = list(network.module.parameters())
         self._adam = Adam(self._parameters, config)
@@ -38,7 +38,7 @@ class Learner:
     @torch.no_grad()
     def train(self, minibatches: Iterable[Minibatch]) -> TrainingSummary:
         """One gradient step per minibatch."""
-        torch.set_flush_denormal(True)  # of this thread: Adam's fading moments would slow it many times over
+        torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
         try:
             with self._network.training(self._seed + self._adam.num_steps):
                 updates = [self._update(*self._tensors(batch)) for batch in minibatches]
@@ -55,14 +55,14 @@ class Learner:
         )
         return summary
 
-    @np.errstate(over="ignore", invalid="ignore")  # an overflow is told by require_finite
+    @np.errstate(over="ignore", invalid="ignore")  # require_finite reports an overflow
     def _summarise(self, errors: Floats, values: Floats) -> TrainingSummary:
         sizes = np.abs(errors)
         losses = errors**2 if self._config.loss == "squared" else np.where(sizes < 1, errors**2 / 2, sizes - 0.5)
         return TrainingSummary(float(losses.mean()), float(sizes.mean()), float(values.mean()))
 
     def _update(self, states: Tensor, actions: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step; the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
+        """Take one gradient step; return the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
         q_values, backward = self._forward(states)  # [B, A]
         values = q_values.gather(1, actions)[:, 0]  # [B]
         assert values.shape == returns.shape
@@ -77,7 +77,7 @@ class Learner:
         return errors, values
 
     def _forward(self, states: Tensor) -> tuple[Tensor, Backward]:
-        """Q-values, and the function from their gradient to the parameters': the network's own, or autograd's."""
+        """Q-values, and a function from their gradient to the parameters': the network's own, or autograd's."""
         fast = self._network.fast
         if fast is not None:
             q_values, saved = fast.forward_saving(states)
@@ -89,7 +89,7 @@ class Learner:
         )
 
     def check_finite(self) -> None:
-        """Refuse weights that are not finite, and moments of Adam's, which would stop or break the next step."""
+        """Raise DivergenceError if the weights, or Adam's moments, which would spoil the next step, are not finite."""
         require_all_finite("the weights are", self._parameters)
         require_all_finite("Adam's moments are", self._adam.get_state().values())
 

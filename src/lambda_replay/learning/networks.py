@@ -1,6 +1,6 @@
-"""Q-networks as one writes them down, and which one suits an observation space.
+"""Q-networks in plain PyTorch, and which one suits an observation space.
 
-What makes them fast lives in ``fast_networks.py``, behind the same function of the states.
+``fast_networks.py`` computes the same functions faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lambda_replay.errors import ConfigError
 SMALLEST_ATARI_IMAGE = 36  # pixels; below this the three convolutions leave nothing
 PIXEL_MAXIMUM = 255
 FILTER = 3  # pixels; side of the MinAtar network's filters
-COLOURS = (1, 3, 4)  # channels that a picture may have
+COLOURS = (1, 3, 4)  # possible numbers of channels in an image
 
 
 class AtariNetwork(nn.Module):
@@ -86,18 +86,18 @@ class MLP(nn.Module):
 
 
 def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_actions: int, seed: int) -> nn.Module:
-    """The network of a config for states [F, *observation], its weights drawn from the seed alone."""
+    """The network of a config for states [F, *observation], with weights drawn from the seed alone."""
     kind = network_kind(config, state_shape)
     if kind != "mlp" and len(state_shape) < 3:
-        raise ConfigError(f"network.kind {kind} needs pictures, but a state has shape {state_shape}; use mlp.")
+        raise ConfigError(f"network.kind {kind} needs images, but a state has shape {state_shape}; use mlp.")
     if kind != "mlp" and (len(state_shape) > 4 or min(image_shape(state_shape)[1:]) < FILTER):
         raise ConfigError(
-            f"network.kind {kind} needs pictures of {FILTER}×{FILTER} pixels or more, but a state is {state_shape}; "
+            f"network.kind {kind} needs images of {FILTER}×{FILTER} pixels or more, but a state is {state_shape}; "
             "use mlp."
         )
     if kind == "atari" and min(image_shape(state_shape)[1:]) < SMALLEST_ATARI_IMAGE:
         raise ConfigError(
-            f"network.kind atari needs pictures of {SMALLEST_ATARI_IMAGE}×{SMALLEST_ATARI_IMAGE} pixels or more, "
+            f"network.kind atari needs images of {SMALLEST_ATARI_IMAGE}×{SMALLEST_ATARI_IMAGE} pixels or more, "
             f"but a state has shape {state_shape}; use minatar or mlp."
         )
     with torch.random.fork_rng(devices=[]):
@@ -132,9 +132,9 @@ def image_shape(state_shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def has_colours_first(state_shape: tuple[int, ...]) -> bool:
-    """Whether a state is [F, C, H, W], as torch likes pictures, and not [F, H, W, C], as environments give them.
+    """Whether a state is [F, C, H, W], as in torch, and not [F, H, W, C], as in most environments.
 
-    A grid of four rows is no picture of four colours, unless what would be its picture is a square.
+    A grid of four rows is not an image with four channels, unless that image would be square.
     """
     if len(state_shape) != 4 or state_shape[1] not in COLOURS or state_shape[3] in COLOURS:
         return False

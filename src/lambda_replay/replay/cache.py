@@ -16,24 +16,24 @@ from lambda_replay.replay.memory import ReplayMemory
 
 
 class Cache:
-    """S rows (slot, action, return, TD error) in block order; a closing slot's row is no transition and is never drawn.
+    """S rows (slot, action, return, TD error) in block order; the row of a closing slot is never drawn.
 
     ``metrics`` describes the refresh; names as in docs/metrics.md.
     """
 
     def __init__(self, blocks: Promoted, evaluation: Evaluation, explanation: Explanation) -> None:
-        """Several critics' returns become their minimum (Kozuno et al. 2021), the TD errors those of the mean value."""
+        """With several critics, keep the minimum return (Kozuno et al. 2021), and TD errors against the mean value."""
         length = blocks.length
         if evaluation.rewards.shape != blocks.rewards.shape:
             raise ConfigError(
-                f"the critic gave blocks of {evaluation.rewards.shape} for {blocks.rewards.shape}; "
+                f"the critic returned blocks of {evaluation.rewards.shape} for {blocks.rewards.shape}; "
                 "it must evaluate every step."
             )
         returns = as_floats("the estimator's result", explanation.returns)  # [..., K, L]
         if returns.shape[-2:] != evaluation.rewards.shape:
             raise ConfigError(
                 f"the estimator returned shape {returns.shape} for blocks of {evaluation.rewards.shape}; "
-                "it must give one return per step."
+                "it must return one number per step."
             )
         values = evaluation.action_values[..., :length]
         if returns.ndim > 2:  # several critics
@@ -47,14 +47,14 @@ class Cache:
         self.is_transition: Booleans = evaluation.is_transition[:, :length].reshape(-1)  # [S]  which rows can be drawn
         kept = np.where(self.is_transition, returns[:, :length].reshape(-1), np.float32(0))  # [S]
         td_errors = kept - values.reshape(-1)  # [S]  both are 0 in closing slots
-        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are rejected
             self.returns: Floats = kept.astype(np.float32, copy=False)
             self.td_errors: Floats = td_errors.astype(np.float32, copy=False)
         is_finite = np.isfinite(self.returns) & np.isfinite(self.td_errors)
         if not is_finite.all():
             raise DivergenceError(
                 f"the estimator returned {kept[np.argmin(is_finite)]} for a transition; "
-                "it must give returns that are finite as float32."
+                "its returns must be finite as float32."
             )
         is_drawn = self.is_transition
         self.metrics: Metrics = describe_refresh(
@@ -94,18 +94,18 @@ class Cache:
             raise ConfigError("the cache holds no transition; store some in the memory before a refresh.")
         cumulative = np.cumsum(prioritized(self.td_errors[rows], priority, priority_quantile))
         drawn = rng.random((updates, batch_size)) * cumulative[-1]
-        # The product may round up to the last bound itself, which lies behind the last row.
+        # The product may round up to the last bound itself, which would be past the last row.
         return rows[np.minimum(np.searchsorted(cumulative, drawn, side="right"), len(rows) - 1)]
 
     def minibatch(self, rows: Integers) -> Minibatch:
-        """The rows with their states gathered from memory, while it holds those that the cache was made of."""
+        """The rows with their states gathered from memory, as long as it still holds them."""
         written = self._memory.written
         for stream, last in self._lifetimes.items():
             if written[stream] > last:
                 raise ConfigError(
                     f"the cache is stale: stream {stream} has now written {written[stream]} slots and overwritten a "
-                    "state that the cache reads; refresh again, or give refresh as reserve the number of slots that "
-                    "each stream writes before the next refresh."
+                    "state that the cache reads; refresh again, or set refresh's reserve to the number of slots that "
+                    "each stream writes between refreshes."
                 )
         return Minibatch(self._memory.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
 
@@ -115,12 +115,12 @@ def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> ND
 
     P(x_i) = (1−p)/n + p · m_i / Σm,     m_i = 1 above the quantile, 0 below,
 
-    and ties at the quantile share what is missing to a total of (1−q)·n. At the median this is the paper's
-    (1+p)/n above, 1/n at (where as many rows lie above as below) and (1−p)/n below. See deviations.md #7.
+    and ties at the quantile share what is left of the total (1−q)·n. At the median this is the paper's
+    (1+p)/n above, 1/n at it (if as many rows are above as below) and (1−p)/n below. See deviations.md #7.
     """
     if not 0 <= priority <= 1 or not 0 <= quantile < 1:
         raise ConfigError(
-            f"priority is {priority} and quantile {quantile}; give a priority in [0, 1], a quantile in [0, 1)."
+            f"priority is {priority} and quantile {quantile}; give a priority in [0, 1] and a quantile in [0, 1)."
         )
     errors = np.abs(td_errors)
     if not (len(errors) and np.isfinite(errors).all()):
@@ -148,10 +148,10 @@ def refresh(
     reserve: int = 0,
     chunk_size: int = CHUNK_SIZE,
 ) -> Cache:
-    """A cache of ``size`` rows with returns computed from what the critic thinks now (paper, Algorithm 1, BUILD-CACHE).
+    """A cache of ``size`` rows with returns from the critic's current values (paper, Algorithm 1, BUILD-CACHE).
 
-    ``critic`` is a Q-function, states [n, F, *observation] -> Q-values [n, A], which is never called with more than
-    ``chunk_size`` states, or a ``Critic``. The other arguments are those of ``promote``.
+    ``critic`` is a ``Critic`` or a Q-function, states [n, F, *observation] -> Q-values [n, A], which is called with at
+    most ``chunk_size`` states at a time. The other arguments are those of ``promote``.
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}; give 1 or more.")

@@ -1,4 +1,4 @@
-"""From promoted blocks to what a critic thinks of them: the seam between the memory and anybody's networks."""
+"""Blocks promoted from the memory, and critics that evaluate them: the interface between the memory and any network."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation
 
 
 class Promoted(NamedTuple):
-    """Blocks of the memory as they were when they were drawn; only their states are read later, which do not change."""
+    """Blocks of the memory as they were when drawn; only their states, which do not change, are read later."""
 
     memory: ReplayMemory
     slots: Integers  # [K, L+1]
     transitions: Transitions  # [K, L+1] each
-    ages: Integers  # [K, L+1]  slots that came after each in its stream
-    lifetimes: dict[int, int]  # per stream: the slots it may ever have written while all these states are stored
+    ages: Integers  # [K, L+1]  number of newer slots in the same stream
+    lifetimes: dict[int, int]  # per stream: how many slots it may have written while all these states are still stored
     discount: float
-    length: int  # of each block, how many steps are kept; a tail beyond them is computed and dropped
+    length: int  # steps kept of each block; a tail beyond them is computed and discarded
 
     @property
     def rewards(self) -> Floats:  # [K, L]
@@ -44,12 +44,12 @@ class Promoted(NamedTuple):
 
     @property
     def continues(self) -> Booleans:  # [K, L]
-        """Where the episode goes on: the next slot is a step too."""
+        """Where the episode continues: the next slot is a step too."""
         return self.has_future & self.transitions.is_step[:, 1:]
 
 
 def promote_slots(memory: ReplayMemory, slots: Integers, *, discount: float, length: int) -> Promoted:
-    """Blocks of given slots [K, L+1], of which ``length`` steps are kept."""
+    """Blocks at given slots [K, L+1], keeping ``length`` steps of each."""
     return Promoted(
         memory,
         slots,
@@ -71,9 +71,9 @@ def promote(
     tail: int = 0,
     reserve: int = 0,
 ) -> Promoted:
-    """Random blocks of the memory (Algorithm 1, "Sample block … from D"), which stay as they are while it grows.
+    """Random blocks of the memory (Algorithm 1, "Sample block … from D"), which stay unchanged while it grows.
 
-    ``tail`` more steps per block are computed and dropped; ``reserve`` is that of ``sample_blocks``.
+    ``tail`` more steps per block are computed and discarded; ``reserve`` is that of ``sample_blocks``.
     """
     if size < 1 or block_length < 1 or size % block_length or tail < 0:
         raise ConfigError(
@@ -86,7 +86,7 @@ def promote(
 
 
 class Critic(Protocol):
-    """Whoever can evaluate blocks; a plain Q-function is one too, through ``QCritic``."""
+    """Anything that can evaluate blocks; ``QCritic`` wraps a plain Q-function."""
 
     def evaluate(self, blocks: Promoted) -> Evaluation: ...
 
@@ -107,8 +107,8 @@ class QCritic:
         highest = int(actions.max())
         if q_values.ndim != 2 or len(q_values) != len(flat) or q_values.shape[1] <= highest:
             raise ConfigError(
-                f"the Q-function gave shape {q_values.shape} for {len(flat)} states and actions up to {highest}; "
-                "it must give one row per state and one column per action."
+                f"the Q-function returned shape {q_values.shape} for {len(flat)} states and actions up to {highest}; "
+                "it must return one row per state and one column per action."
             )
         if not np.isfinite(q_values).all():
             raise diverged("the Q-values are")
@@ -124,6 +124,6 @@ class QCritic:
 
 
 def as_critic(critic: Critic | QFunction, chunk_size: int = CHUNK_SIZE) -> Critic:
-    """A plain Q-function as a critic; a critic as it is."""
+    """Wrap a plain Q-function; return a critic unchanged."""
     evaluate: Any = getattr(critic, "evaluate", None)
     return QCritic(critic, chunk_size) if evaluate is None else critic  # type: ignore[arg-type,return-value]

@@ -1,7 +1,7 @@
-"""Records that travel between the rooms, and the legend of dimensions; no behaviour beyond checking them.
+"""Records passed between the packages, and the legend of array dimensions.
 
 Legend: B minibatch · K blocks · L block length · S = K·L cache rows · A actions · F stacked frames (history)
-· H W C image · N memory slots. Index t holds what happened at t; anything of t+1 says ``next_``.
+· H W C image · N memory slots. Index t holds what happened at t; names of anything at t+1 start with ``next_``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Booleans = NDArray[np.bool_]
 
 
 def as_floats(name: str, values: ArrayLike) -> Floats:
-    """An array of floats as it is, integers and booleans as float32; anything else is refused.
+    """Floats unchanged, integers and booleans as float32; anything else is rejected.
 
-    Returns are computed in the dtype of what goes in, and λ would be rounded to 0 or 1 in integers.
+    Returns are computed in the input's dtype, and integers would round λ to 0 or 1.
     """
     array: NDArray[Any] = np.asarray(values)
     if array.dtype.kind not in "fiub":
@@ -33,21 +33,21 @@ def as_floats(name: str, values: ArrayLike) -> Floats:
 
 
 class Transitions(NamedTuple):
-    """What the memory knows of some slots, beside their states; any shape."""
+    """What the memory holds at some slots, apart from their states; any shape."""
 
     actions: NDArray[Any]  # meaningless where ``is_step`` is False
     rewards: Floats
     behaviour_probs: Floats  # 1 where no action was taken
     terminated: Booleans
     is_step: Booleans  # False in an episode's closing slot, where no action was taken, and in the newest one
-    columns: Mapping[str, NDArray[Any]]  # what else a slot has, by name
+    columns: Mapping[str, NDArray[Any]]  # a slot's additional values, by name
 
 
 class Evaluation(Protocol):
-    """What estimators may ask about K blocks of L steps: the steps themselves, and what a critic thinks of them.
+    """What estimators can read about K blocks of L steps: the steps themselves, and a critic's values for them.
 
-    ``Block`` knows it from a row of Q-values per state, ``ValueBlock`` from values handed over directly. Several
-    critics are leading axes of whatever a critic knows. What a critic cannot know it refuses in a sentence.
+    ``Block`` derives it from a row of Q-values per state, ``ValueBlock`` from values given directly. Several critics
+    add leading axes to a critic's values. Asking for what a critic cannot know raises ConfigError.
     """
 
     @property
@@ -60,7 +60,7 @@ class Evaluation(Protocol):
     def continues(self) -> Booleans: ...  # [K, L]  False where an episode ends, terminated or truncated
 
     @property
-    def is_transition(self) -> Booleans: ...  # [K, L]  False in closing slots, whose returns have no meaning
+    def is_transition(self) -> Booleans: ...  # [K, L]  False in closing slots, whose returns are meaningless
 
     @property
     def action_values(self) -> Floats: ...  # [..., K, L+1]  Q(s_t, a_t); zero where no action was taken
@@ -73,7 +73,7 @@ class Evaluation(Protocol):
         ...
 
     def next_baselines(self) -> Floats | None:  # [..., K, L]
-        """What a return of s' replaces in V(s'): None for all of it; a soft critic's entropy is not replaced."""
+        """The part of V(s') that a return from s' replaces; None for all of it. A soft critic keeps its entropy."""
         ...
 
     def next_probs(self, epsilon: float) -> Floats:  # [..., K, L]
@@ -81,7 +81,7 @@ class Evaluation(Protocol):
         ...
 
     def next_ratios(self, epsilon: float) -> Floats:  # [..., K, L]
-        """π(a'|s') / μ(a'|s'); where no action was taken, nothing reads it."""
+        """π(a'|s') / μ(a'|s'); unused where no action was taken."""
         ...
 
 
@@ -90,8 +90,8 @@ class Block:
     """K blocks of L contiguous memory slots with the Q-values of all their L+1 states.
 
     ``discounts`` is γ·(1 − terminated); ``continues`` is False where an episode ends, terminated or truncated.
-    Where ``is_step`` is False no action was taken: such a slot has no return, and nothing reads what it holds.
-    Integers among the rewards, discounts, Q-values and probabilities become float32; floats of any size stay.
+    Where ``is_step`` is False no action was taken: such a slot has no return, and its contents are unused.
+    Integer rewards, discounts, Q-values and probabilities become float32; floats keep their dtype.
     """
 
     rewards: Floats  # [K, L]
@@ -120,7 +120,7 @@ class Block:
     def _check_shapes(self) -> None:
         if self.rewards.ndim != 2 or self.q_values.ndim < 3:
             raise ConfigError(
-                f"Block wants rewards [K, L] and q_values [K, L+1, A], not {self.rewards.shape} and "
+                f"Block needs rewards [K, L] and q_values [K, L+1, A], not {self.rewards.shape} and "
                 f"{self.q_values.shape}; add an axis of length 1 for a single block."
             )
         _check_shapes(
@@ -149,7 +149,7 @@ class Block:
 
     @cached_property
     def is_greedy(self) -> Booleans:  # [..., K, L+1]
-        """Values are compared, not indices, so that a tied action is greedy too."""
+        """Compares values, not indices, so that tied actions are greedy too."""
         return self.action_values == self.greedy_values
 
     def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
@@ -164,7 +164,7 @@ class Block:
         return None
 
     def next_probs(self, epsilon: float) -> Floats:  # [..., K, L]
-        """π(a'|s') for the ε-greedy π, tied greedy actions sharing the greedy mass."""
+        """π(a'|s') for the ε-greedy π, with tied greedy actions sharing the greedy mass."""
         num_greedy = (self.q_values == self.greedy_values[..., None]).sum(axis=-1)[..., 1:]
         greedy_share = self.is_greedy[..., 1:] / num_greedy
         return (epsilon / self.q_values.shape[-1] + (1 - epsilon) * greedy_share).astype(self.q_values.dtype)
@@ -177,10 +177,10 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class ValueBlock:
-    """K blocks of L contiguous memory slots with values that a critic without a row of Q-values gives for them.
+    """K blocks of L contiguous memory slots with values from a critic that has no row of Q-values.
 
     An actor and its critics (DDPG, TD3), a soft critic (SAC) or a closed form (NAF) know V(s) and Q(s, a), but not
-    which stored action was greedy. ``ratios`` are π(a|s)/μ(a|s) of densities, for estimators that ask for them.
+    which stored action was greedy. ``ratios`` are π(a|s)/μ(a|s) of densities, for estimators that need them.
     """
 
     rewards: Floats  # [K, L]
@@ -197,7 +197,7 @@ class ValueBlock:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, as_floats(f"ValueBlock.{name}", getattr(self, name)))
         if self.rewards.ndim != 2:
-            raise ConfigError(f"ValueBlock wants rewards [K, L], not {self.rewards.shape}; add an axis of length 1.")
+            raise ConfigError(f"ValueBlock needs rewards [K, L], not {self.rewards.shape}; add an axis of length 1.")
         num_blocks, length = self.rewards.shape
         if self.is_step is None:
             object.__setattr__(self, "is_step", np.ones((num_blocks, length + 1), dtype=np.bool_))
@@ -217,14 +217,14 @@ class ValueBlock:
     @property
     def is_greedy(self) -> Booleans:
         raise ConfigError(
-            "this estimator asks which actions were greedy, and a critic without a row of Q-values cannot know; "
+            "this estimator needs to know which actions were greedy, but this critic has no row of Q-values; "
             "choose one of peng, nstep, retrace, median, bounded."
         )
 
     def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
         if epsilon != 0:
             raise ConfigError(
-                "an ε-greedy target policy (@ε) needs a row of Q-values, which this critic has not; leave @ε out."
+                "an ε-greedy target policy (@ε) needs a row of Q-values, which this critic does not have; leave out @ε."
             )
         return self.values[..., 1:]
 
@@ -233,18 +233,18 @@ class ValueBlock:
 
     def next_probs(self, epsilon: float) -> Floats:
         raise ConfigError(
-            "this estimator asks for probabilities of finitely many actions, and a critic without a row of Q-values "
-            "has none; choose one of peng, nstep, retrace, median, bounded."
+            "this estimator needs the probabilities of finitely many actions, but this critic has no row of Q-values; "
+            "choose one of peng, nstep, retrace, median, bounded."
         )
 
     def next_ratios(self, epsilon: float) -> Floats:  # [K, L]
         if self.ratios is None or epsilon != 0:
-            raise ConfigError("retrace asks for π(a|s)/μ(a|s) without @ε, which this critic does not give; use peng.")
+            raise ConfigError("retrace needs π(a|s)/μ(a|s) without @ε, which this critic does not provide; use peng.")
         return self.ratios[:, 1:]
 
 
 def _check_kinds(block: Block | ValueBlock, **kinds: str) -> None:
-    """Make arrays of these fields, and refuse those that do not hold what they should."""
+    """Convert these fields to arrays, and reject the wrong kinds of numbers."""
     for name, words in kinds.items():
         array = np.asarray(getattr(block, name))
         if array.dtype.kind not in {"integers": "iu", "booleans": "b"}[words]:
@@ -255,7 +255,7 @@ def _check_kinds(block: Block | ValueBlock, **kinds: str) -> None:
 def _check_shapes(
     block: Block | ValueBlock, offsets: Mapping[str, int], rows: tuple[str, ...], leading: tuple[str, ...] = ()
 ) -> None:
-    """Refuse arrays that do not fit rewards [K, L]: [K, L + offset], rows [..., K, L+1, A], leading [..., K, L+1]."""
+    """Reject arrays that do not fit rewards [K, L]: [K, L + offset], rows [..., K, L+1, A], leading [..., K, L+1]."""
     num_blocks, length = block.rewards.shape
     kind = type(block).__name__
     if length < 1:
@@ -266,7 +266,7 @@ def _check_shapes(
     for name, (shape, wanted) in found.items():
         if shape != wanted:
             raise ConfigError(
-                f"{kind}.{name} has shape {getattr(block, name).shape}, but rewards {block.rewards.shape} ask for "
+                f"{kind}.{name} has shape {getattr(block, name).shape}, but rewards {block.rewards.shape} require "
                 f"{wanted}{' and an axis of actions' if name in rows else ''}."
             )
 
@@ -275,7 +275,7 @@ class Explanation(NamedTuple):
     """What an estimator computed and why."""
 
     returns: Floats  # [..., K, L]
-    next_traces: Floats | None = None  # [..., K, L]  c_{t+1}, 0 where the episode ends at t; None: no trace is involved
+    next_traces: Floats | None = None  # [..., K, L]  c_{t+1}, 0 where the episode ends at t; None: no traces are used
     lambdas: Floats | None = None  # [..., K, L]  the λ chosen for each step; None: λ is not chosen from the data
 
 

@@ -1,4 +1,4 @@
-"""What a refresh and its samples look like, as plain numbers for the metrics; nothing here changes what is learnt."""
+"""Metrics that describe a refresh and its samples; nothing here affects learning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lambda_replay.replay.data import Evaluation, Explanation, Floats, Integers
 Metrics = dict[str, float]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a mean that overflows is refused where metrics are written
+@np.errstate(over="ignore", invalid="ignore")  # a mean that overflows is rejected when metrics are written
 def describe_refresh(returns: Floats, td_errors: Floats, evaluation: Evaluation, explanation: Explanation) -> Metrics:
     """|TD error|, returns against Q-values, chosen λ and cut traces of one refresh; names as in docs/metrics.md.
 
@@ -50,7 +50,7 @@ def _describe_traces(evaluation: Evaluation, explanation: Explanation) -> Metric
     may_go_on = evaluation.continues.copy()  # [K, L]
     may_go_on[:, -1] = False
     is_alive = may_go_on & (explanation.next_traces > 0)
-    # Steps that the return of t looks ahead until its trace is zero: 1 + that of t+1 where the trace is alive.
+    # Steps that the return at t looks ahead before its trace is zero: 1 + those of t+1 where the trace is alive.
     lengths = np.ones(is_alive.shape)
     for t in range(is_alive.shape[-1] - 2, -1, -1):
         lengths[..., t] += is_alive[..., t] * lengths[..., t + 1]
@@ -62,7 +62,7 @@ def _describe_traces(evaluation: Evaluation, explanation: Explanation) -> Metric
 
 
 def describe_samples(slots: Integers, ages: Integers) -> Metrics:
-    """How often drawn slots [n] repeat, and how old, in slots of their stream, they are."""
+    """How often drawn slots [n] repeat, and how old they are, in slots of their stream."""
     return {
         "sample_repeated_share": 1 - len(np.unique(slots)) / len(slots),
         "sample_age_mean": float(ages.mean()),

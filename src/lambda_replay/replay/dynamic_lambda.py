@@ -1,4 +1,4 @@
-"""Estimators that choose λ from the data: the median of many, or the largest that keeps an error bound."""
+"""Estimators that choose λ from the data: the median of many, or the largest that satisfies an error bound."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Median:
 
 @dataclass(frozen=True, repr=False)
 class Bounded:
-    """For each block the largest λ found with mean |G_t − Q(s_t,a_t)| ≤ δ, or 0 if λ = 0 has more. Paper, appendix C"""
+    """For each block the largest λ found with mean |G_t − Q(s_t,a_t)| ≤ δ, or 0 if there is none. Paper, appendix C"""
 
     bound: float
     family: str = ""
@@ -50,7 +50,7 @@ class Bounded:
     def explain(self, block: Evaluation) -> Explanation:
         shape = block.action_values.shape[:-1]
         zeros, ones = np.zeros(shape), np.ones(shape)  # [..., K]
-        is_free = self._satisfies(block, ones)  # where λ = 1 keeps the bound, λ is 1
+        is_free = self._satisfies(block, ones)  # where λ = 1 satisfies the bound, λ is 1
         has_search = ~is_free & self._satisfies(block, zeros)  # where even λ = 0 breaks the bound, λ is 0
         low, high = np.where(is_free, ones, zeros), np.where(is_free | has_search, ones, zeros)
         for _ in range(BOUNDED_SEARCH_DEPTH):

@@ -1,4 +1,4 @@
-"""Parses an estimator's name, such as ``peng:0.75`` or ``package.module:callable``; suggests what there is."""
+"""Parses an estimator's name, such as ``peng:0.75`` or ``package.module:callable``; errors list the valid forms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lambda_replay.replay.estimators import (
     explain,
 )
 
-MAX_N = 10_000  # steps: longer than any block or episode of use; ``describe`` plays so many
+MAX_N = 10_000  # steps: longer than any useful block or episode; ``describe`` plays this many
 MAX_K = 100  # steps of λ: the median holds k+1 returns of every row, 130 MB for the paper's cache
 MAX_BOUND = float(np.finfo(np.float32).max)
 LEGEND = f"λ and ε from 0 to 1, n from 1 to {MAX_N:,}, k even from 2 to {MAX_K}, δ from 0 to {MAX_BOUND:.2g}"
@@ -37,7 +37,7 @@ _ALIASES = {"peng-median": "median", "peng-bounded": "bounded"}
 
 
 class Parameters(NamedTuple):
-    """What stands behind the name in ``name:first/second@epsilon``, each part or None."""
+    """The parts after the name in ``name:first/second@epsilon``; None where absent."""
 
     first: str | None
     second: str | None
@@ -45,7 +45,7 @@ class Parameters(NamedTuple):
 
 
 class NamedEstimator(NamedTuple):
-    """How an estimator is written, how it is built from its parameters, what it computes, and where that comes from."""
+    """An estimator's form, how to build it from its parameters, what it computes, and its source."""
 
     form: str
     build: Callable[[Parameters], Estimator]
@@ -55,7 +55,7 @@ class NamedEstimator(NamedTuple):
 
 _GREEDY, _EXPECTED = "V = max Q(s',·)", "V = Σπ Q(s',·)"
 _MEDIAN = "at each step the median of the k+1 returns with λ = 0/k, 1/k, …, k/k"
-_BOUNDED = "for each block the largest λ found with mean |G_t − Q(s_t,a_t)| ≤ δ, or 0 if λ = 0 has more"
+_BOUNDED = "for each block the largest λ found with mean |G_t − Q(s_t,a_t)| ≤ δ, or 0 if there is none"
 _CUT = " (with Watkins's cut)"
 NAMED: dict[str, NamedEstimator] = {
     "peng": NamedEstimator(
@@ -122,7 +122,7 @@ NAMED: dict[str, NamedEstimator] = {
 
 @dataclass(frozen=True, repr=False)
 class OwnEstimator:
-    """A user's estimator, named by where it is."""
+    """A user's estimator, named by where it is defined."""
 
     name: str
     function: Estimator
@@ -138,9 +138,9 @@ class OwnEstimator:
 
 
 def parse_estimator(spelling: str) -> Estimator:
-    """The estimator of a name such as ``peng:0.75``, ``nstep:3``, ``median/10`` or ``retrace:0.9@0.05``.
+    """The estimator with a name such as ``peng:0.75``, ``nstep:3``, ``median/10`` or ``retrace:0.9@0.05``.
 
-    ``package.module:callable`` is a user's own: any callable from blocks to returns [K, L].
+    ``package.module:callable`` names a user's own: any callable from blocks to returns [K, L].
     """
     if module_of_estimator(spelling) is not None:
         return _import_own(spelling)
@@ -150,7 +150,7 @@ def parse_estimator(spelling: str) -> Estimator:
     if match is None or known is None:
         forms = ", ".join(known.form for known in NAMED.values())
         raise ConfigError(
-            f"there is no estimator {spelling!r}; the forms are {forms} ({LEGEND}), or {OWN_FORM} for one of your own."
+            f"there is no estimator {spelling!r}; the forms are {forms} ({LEGEND}), or {OWN_FORM} for your own."
         )
     given = Parameters(match["first"], match["second"], match["epsilon"])
     is_allowed = (":" in known.form, "/" in known.form, "@" in known.form)
@@ -163,7 +163,7 @@ def parse_estimator(spelling: str) -> Estimator:
 
 
 def module_of_estimator(spelling: str) -> str | None:
-    """The module that a user's own estimator names; None for one of ours."""
+    """The module named by a user's own estimator; None for a built-in one."""
     module, colon, name = spelling.partition(":")
     is_own = colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
     return module if is_own and module not in NAMED else None
@@ -172,7 +172,7 @@ def module_of_estimator(spelling: str) -> str | None:
 def _import_own(spelling: str) -> Estimator:
     module, _, name = spelling.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a module beside the user is found, as ``python -m`` finds it
+        sys.path.insert(0, os.getcwd())  # finds modules in the working directory, as ``python -m`` does
     try:
         function = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
@@ -180,7 +180,7 @@ def _import_own(spelling: str) -> Estimator:
             forms = ", ".join(known.form for known in NAMED.values())
             raise ConfigError(
                 f"there is no module {module} for the estimator {spelling!r}; the forms are {forms}, or {OWN_FORM} "
-                "with a module that Python finds."
+                "with a module that Python can find."
             ) from None
         raise
     if not callable(function):

@@ -1,9 +1,9 @@
-"""Return estimators as frozen callables ``blocks -> returns``; recursions: returns.py, names: estimator_names.py.
+"""Return estimators: frozen callables ``blocks -> returns``. Recursions are in returns.py, names in estimator_names.py.
 
-A user's own estimator is any callable from a Block to returns [K, L]. Ours also ``explain`` themselves: the traces
-they used and the λ they chose, for the metrics and for ``lambda-replay inspect``. Each docstring gives its source and
+A user's own estimator is any callable from a Block to returns [K, L]. Ours also ``explain`` the traces they
+used and the λ they chose, for the metrics and for ``lambda-replay inspect``. Each docstring gives its source and
 
-    V, b, c of  G_t = r_t + γ_t · [ V_{t+1} + c_{t+1} · (G_{t+1} − b_{t+1}) ],      s' and a' being s_{t+1} and a_{t+1}.
+    V, b, c of  G_t = r_t + γ_t · [ V_{t+1} + c_{t+1} · (G_{t+1} − b_{t+1}) ],      with s' = s_{t+1} and a' = a_{t+1}.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Estimator(Protocol):
 
 
 def explain(estimator: Estimator, block: Evaluation) -> Explanation:
-    """Returns with what the estimator can say about them; a user's callable says nothing more."""
+    """Returns with the estimator's explanation; a user's callable may have none."""
     explains: Callable[[Evaluation], Explanation] | None = getattr(estimator, "explain", None)
     return Explanation(estimator(block)) if explains is None else explains(block)
 
@@ -36,7 +36,7 @@ def _like(block: Evaluation, number: float) -> Floats:
 
 
 def _traced(block: Evaluation, values: Floats, baselines: Floats, traces: Floats) -> Explanation:
-    """The recursion with the trace cut at every end of an episode; ``traces`` may have leading candidate axes."""
+    """The recursion with the trace cut at the end of every episode; ``traces`` may have leading candidate axes."""
     next_traces = np.where(block.continues, traces, _like(block, 0))
     return Explanation(backward_returns(block.rewards, block.discounts, values, baselines, next_traces), next_traces)
 
@@ -57,7 +57,7 @@ def returns_alone(self: Any, block: Evaluation) -> Floats:
 
 
 def _lambda_spelling(self: Any) -> str:
-    """``__repr__`` of every estimator with a fixed λ and, perhaps, an ε-greedy target policy."""
+    """``__repr__`` of every estimator with a fixed λ and, optionally, an ε-greedy target policy."""
     epsilon = getattr(self, "epsilon", 0.0)
     return f"{self.name}:{short_number(self.lambda_)}" + ("" if epsilon == 0 else f"@{short_number(epsilon)}")
 

@@ -2,7 +2,7 @@
 
 Slot t holds o_t, a_t, r_t, μ(a_t|s_t) and whether a_t terminated the episode. Every episode, terminated or truncated,
 closes with one more slot that holds its final observation and no action. So the successor of slot t is always t+1,
-truncation bootstraps from the final observation, and an episode goes on after t where slot t+1 is a step.
+truncation bootstraps from the final observation, and an episode continues after t if slot t+1 is a step.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lambda_replay.replay.storage import OWN_ARRAYS, Columns, allocate, flush, m
 class ReplayMemory:
     """``num_streams`` independent rings that share ``capacity`` slots evenly, in RAM or memory-mapped in ``directory``.
 
-    A stream's window is its newest ``capacity // num_streams`` slots; ``spare`` more per stream are overwritten later.
-    A directory that holds a memory's files is refused unless ``reopen`` is true; ``set_state`` then says where the
-    rings stand. Actions are integers or, with an ``action_shape``, float32 vectors, whose ``behaviour_prob`` is the
-    logarithm of a density. ``columns`` are further values of each step, by name.
+    A stream's window is its newest ``capacity // num_streams`` slots; ``spare`` more per stream delay overwriting.
+    A directory that already holds a memory is rejected unless ``reopen`` is true; ``set_state`` then restores the ring
+    positions. Actions are integers or, with an ``action_shape``, float32 vectors, whose ``behaviour_prob`` is the
+    logarithm of a density. ``columns`` are additional values of each step, by name.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class ReplayMemory:
         self.observations, self.actions, self.rewards = (self.arrays[name] for name in OWN_ARRAYS[:3])
         self.behaviour_probs, self.terminated, self.is_step, self.frames = (self.arrays[n] for n in OWN_ARRAYS[3:])
         self._written = [0] * num_streams  # slots ever written, per stream
-        self._is_open = [False] * num_streams  # whether an episode is going on, per stream
-        self._num_steps = [0] * num_streams  # that can be sampled, per stream
+        self._is_open = [False] * num_streams  # whether an episode is in progress, per stream
+        self._num_steps = [0] * num_streams  # steps that can be sampled, per stream
 
     @property
     def nbytes(self) -> int:
@@ -76,10 +76,12 @@ class ReplayMemory:
         return sum(self._num_steps)
 
     def begin(self, observation: NDArray[Any], stream: int = 0) -> None:
-        """Store the first observation of an episode; a call that is refused leaves the memory as it was."""
+        """Store the first observation of an episode; a rejected call leaves the memory unchanged."""
         stream = self._checked(stream)
         if self._is_open[stream]:
-            raise ConfigError(f"stream {stream} is in the middle of an episode; end it with append before begin.")
+            raise ConfigError(
+                f"stream {stream} is in the middle of an episode; end it with append before calling begin."
+            )
         storable = storable_array("an observation", observation, self.observation_shape, self.observations.dtype)
         self._write_observation(storable, stream, frames=1, has_step=False)
         self._is_open[stream] = True
@@ -95,13 +97,13 @@ class ReplayMemory:
         stream: int = 0,
         **columns: Any,
     ) -> None:
-        """Store what the action in the newest slot did, and the observation that followed in a slot of its own.
+        """Store the action taken in the newest slot and its outcome, and the next observation in a new slot.
 
-        A call that is refused leaves the memory as it was.
+        A rejected call leaves the memory unchanged.
         """
         stream = self._checked(stream)
         if not self._is_open[stream]:
-            raise ConfigError(f"stream {stream} has no episode; call begin with its first observation.")
+            raise ConfigError(f"stream {stream} has no open episode; call begin with its first observation.")
         is_vector = bool(self.action_shape)
         number, amount, prob, is_terminated, is_truncated = storable_step(
             action, reward, behaviour_prob, terminated, truncated, is_vector=is_vector
@@ -120,12 +122,14 @@ class ReplayMemory:
         self._is_open[stream] = not (is_terminated or is_truncated)
 
     def abandon(self, stream: int = 0) -> None:
-        """End the stream's episode where it stands, as if its last action had truncated it."""
+        """End the stream's episode now, as if its last action had truncated it."""
         self._is_open[self._checked(stream)] = False
 
     def _checked(self, stream: object) -> int:
         if not isinstance(stream, (int, np.integer)) or not 0 <= stream < self.num_streams:
-            raise ConfigError(f"there is no stream {shown(stream)}; this memory has {self.num_streams}, from 0 on.")
+            raise ConfigError(
+                f"there is no stream {shown(stream)}; this memory has {self.num_streams}, numbered from 0."
+            )
         return int(stream)
 
     def _write_observation(self, observation: NDArray[Any], stream: int, frames: int, *, has_step: bool) -> None:
@@ -165,21 +169,21 @@ class ReplayMemory:
         return range(first, max(first, written - length))
 
     def sample_blocks(self, num_blocks: int, length: int, rng: np.random.Generator, reserve: int = 0) -> Integers:
-        """Slots [K, L+1] of blocks that start uniformly at random; overlaps allowed, with replacement.
+        """Slots [K, L+1] of blocks that start uniformly at random; blocks may overlap and repeat.
 
-        ``reserve``: leave out the oldest slots, which so many new ones in each stream would push out of the window.
+        ``reserve``: skip the oldest slots, which this many new ones per stream would push out of the window.
         """
         if length < 1 or reserve < 0:
             raise ConfigError(
-                f"a block has {length} steps and the reserve is {reserve}; give 1 or more, and 0 or more."
+                f"length is {length} and reserve is {reserve}; give length 1 or more, and reserve 0 or more."
             )
         starts = [self._starts(stream, length, reserve) for stream in range(self.num_streams)]
         ends = np.cumsum([len(numbers) for numbers in starts])  # [streams]
         if ends[-1] == 0:
             raise ConfigError(
                 f"the memory has too few slots for a block of {length} steps (slots written per stream: "
-                f"{self._written}, window {self.window}, reserve {reserve}); store more first, take shorter blocks or "
-                "a smaller reserve."
+                f"{self._written}, window {self.window}, reserve {reserve}); store more first, or use shorter blocks "
+                "or a smaller reserve."
             )
         drawn = rng.integers(ends[-1], size=num_blocks)  # [K]
         streams = np.searchsorted(ends, drawn, side="right")
@@ -217,21 +221,21 @@ class ReplayMemory:
         return np.array([self.ring.slot(stream, written - 1) for stream, written in enumerate(self._written)])
 
     def ages(self, slots: Integers) -> Integers:
-        """How many slots of its own stream came after each slot."""
+        """How many newer slots each slot has in its stream."""
         return (self.newest_slots()[self.ring.stream(slots)] - slots) % self.ring.size
 
     def lifetimes(self, slots: Integers) -> dict[int, int]:
-        """Per stream of slots [n]: the most it may ever have written while the states of all of them are still stored.
+        """Per stream of slots [n]: how many slots it may have written while all their states are still stored.
 
-        A state needs its episode's last ``history`` frames; the oldest of them is overwritten a ring later.
+        A state needs its episode's last ``history`` frames; the oldest of them is overwritten one ring later.
         """
         streams = self.ring.stream(slots)
-        numbers = np.array(self._written)[streams] - 1 - self.ages(slots)  # counted from the stream's first slot ever
+        numbers = np.array(self._written)[streams] - 1 - self.ages(slots)  # counted from the stream's first slot
         lasts = numbers - (self.frames[slots].astype(np.int64) - 1) + self.ring.size
         return {int(stream): int(lasts[streams == stream].min()) for stream in np.unique(streams)}
 
     def shows(self, observation: NDArray[Any], stream: int, number: int) -> bool:
-        """Whether the stream's slot of that number holds the observation, or has left the window."""
+        """Whether the stream's slot with that number holds the observation, or has left the window."""
         written = self._written[stream]
         if not written - self.window <= number < written:
             return number < written
@@ -239,16 +243,16 @@ class ReplayMemory:
         return np.array_equal(np.asarray(observation, dtype=stored.dtype), stored)
 
     def flush(self) -> None:
-        """Bring what is memory-mapped to the disk."""
+        """Write memory-mapped arrays to disk."""
         for array in self.arrays.values():
             flush(array)
 
     def get_state(self) -> dict[str, list[int]]:
-        """What the arrays do not say: where each ring stands."""
+        """The ring positions, which the arrays do not hold."""
         return {"written": list(self._written), "is_open": [int(is_open) for is_open in self._is_open]}
 
     def set_state(self, state: Mapping[str, list[int]]) -> None:
-        """Go back to where the rings stood; what was written after that is forgotten."""
+        """Restore the ring positions; anything written later is forgotten."""
         assert len(state["written"]) == len(state["is_open"]) == self.num_streams
         self._written = list(state["written"])
         self._is_open = [bool(is_open) for is_open in state["is_open"]]

@@ -1,4 +1,4 @@
-"""Pure mathematics of multi-step returns over blocks of steps; which values and traces go in is decided elsewhere."""
+"""Multi-step returns over blocks of steps; ``estimators.py`` chooses the values and traces."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lambda_replay.replay.data import Booleans, Floats, as_floats
 def backward_returns(
     rewards: Floats, discounts: Floats, next_values: Floats, next_baselines: Floats, next_traces: Floats
 ) -> Floats:
-    """Per-decision returns of every step of every block, by one recursion backwards in time.
+    """Per-decision returns of every step of every block, by one backward recursion.
 
     G_t = r_t + γ_t · [ V_{t+1} + c_{t+1} · (G_{t+1} − b_{t+1}) ],      G_{L−1} = r_{L−1} + γ_{L−1} · V_L
 
     Paper eq. (3) for b = V and c = λ; Munos et al. 2016 eq. (3) for b = Q(s', a'). The block's last step has no
-    correction, because no return of its successor is known. See deviations.md #3.
+    correction, because its successor's return is unknown. See deviations.md #3.
 
-    Arguments are [..., K, L], index t of the ``next_`` ones belonging to t+1; leading axes broadcast, so that many
+    Arguments are [..., K, L], where index t of the ``next_`` ones is t+1; leading axes broadcast, so many
     candidate λ cost one pass. ``next_traces`` is 0 where the episode ends at t.
     """
     names = ("rewards", "discounts", "next_values", "next_baselines", "next_traces")
@@ -55,7 +55,7 @@ def nstep_returns(
     G ← r_{t+i} + γ_{t+i} · [ (1−w) · V_{t+i+1} + w · (G + e_{t+i+1}) ],   i = n−1 … 0,
     w = 0 at lag n−1, at the block's last step and where the episode ends at t+i, else 1.   Paper eq. (1), footnote 2.
 
-    e is the bonus of every step on the way, such as the entropy that a soft critic's V holds too; none by default.
+    e is a bonus for every step, such as the entropy that a soft critic's V includes too; none by default.
     Rewards, discounts and continues are [K, L], values and bonuses [..., K, L]; index t of the ``next_`` ones is t+1.
     """
     assert n >= 1

@@ -1,4 +1,4 @@
-"""What may be stored: values are converted to the memory's dtypes where nothing is lost, and refused in a sentence."""
+"""Checks values before storing them: converts to the memory's dtypes if nothing is lost, and rejects the rest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from lambda_replay.errors import ConfigError
 
 MAX_ACTION, MAX_REWARD = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).max)  # what a slot can hold
-MAX_HISTORY = 255  # the number of frames since the episode began is kept in one byte
+MAX_HISTORY = 255  # the number of frames since the episode began is stored in one byte
 MIN_PROB = float(np.finfo(np.float32).tiny)
 
 
 def storable_array(name: str, value: Any, shape: tuple[int, ...], stored: np.dtype[Any]) -> NDArray[Any]:
-    """The value in the memory's dtype, or a sentence about what would be lost; ``name`` as in "an observation"."""
+    """The value in the memory's dtype, or ConfigError if anything would be lost; ``name`` as in "an observation"."""
     is_float = stored.kind == "f"
     try:
         given = np.asarray(value)
@@ -26,31 +26,29 @@ def storable_array(name: str, value: Any, shape: tuple[int, ...], stored: np.dty
     if given.shape != shape or given.dtype.kind not in ("fiub" if is_float else "iub"):
         raise ConfigError(
             f"{name} is {given.dtype} of shape {given.shape}, but the memory takes {stored} of shape {shape}; "
-            "convert it, or make the memory for it."
+            "convert it, or create a memory that fits it."
         )
-    # Without a conversion there is nothing to lose, so that pictures are not scanned.
+    # Without a conversion there is nothing to lose, so images are not scanned.
     converted = given if given.dtype == stored else _converted(name, given, stored)
     if is_float and np.count_nonzero(np.isfinite(converted)) != converted.size:
-        raise ConfigError(
-            f"{name} holds a value that is not finite as {stored}; repair or clip it before it is stored."
-        )
+        raise ConfigError(f"{name} holds a value that is not finite as {stored}; fix or clip it before storing it.")
     return converted
 
 
 def _converted(name: str, given: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The array in another dtype: floats are rounded, integers and booleans must keep their values."""
-    with np.errstate(over="ignore", invalid="ignore"):  # infinite floats and integers that wrap are refused by value
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite floats and integers that wrap are rejected by value
         converted = given.astype(dtype)
         is_exact = (
             given.dtype.kind == "f"
             or np.can_cast(given.dtype, dtype)
-            # The comparison alone is blind to what float64 rounds, the way back alone to a change of sign.
+            # The comparison alone misses what float64 rounds; the round trip alone misses a change of sign.
             or (np.array_equal(converted, given) and np.array_equal(converted.astype(given.dtype), given))
         )
     if not is_exact:
         raise ConfigError(
-            f"{name} is {given.dtype} with values from {given.min()} to {given.max()}, which {dtype} does not hold "
-            "exactly; convert it, or make the memory for it."
+            f"{name} is {given.dtype} with values from {given.min()} to {given.max()}, which {dtype} cannot hold "
+            "exactly; convert it, or create a memory that fits it."
         )
     return converted
 
@@ -58,7 +56,7 @@ def _converted(name: str, given: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
 def storable_step(
     action: Any, reward: Any, behaviour_prob: Any, terminated: Any, truncated: Any, *, is_vector: bool
 ) -> tuple[Any, float, float, bool, bool]:
-    """The numbers of one step as they are stored; of a vector action, whose array is checked apart, log μ(a|s)."""
+    """The numbers of one step as stored; for a vector action, whose array is checked separately, log μ(a|s)."""
     try:
         number = action if is_vector else int(action) if isinstance(action, np.bool_) else operator.index(action)
         amount, prob = float(reward), float(behaviour_prob)
@@ -83,7 +81,7 @@ def storable_step(
 
 
 def shown(value: object) -> str:
-    """A value for a sentence: itself if it is short, else its type."""
+    """A value for a message: itself if short, else its type."""
     text = repr(value)
     return text if len(text) <= 40 and "\n" not in text else f"of type {type(value).__name__}"
 
@@ -91,7 +89,7 @@ def shown(value: object) -> str:
 def storable_columns(
     given: Mapping[str, Any], wanted: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 ) -> dict[str, NDArray[Any]]:
-    """The further values of a step, one for each column."""
+    """The additional values of a step, one for each column."""
     if set(given) != set(wanted):
         raise ConfigError(
             f"append got the columns {', '.join(given) or 'none'}, but this memory has {', '.join(wanted) or 'none'}; "
@@ -101,11 +99,11 @@ def storable_columns(
 
 
 def check_sizes(capacity: int, history: int, num_streams: int, spare: int) -> None:
-    """Refuse a memory in which not even one step fits."""
+    """Reject a memory too small for even one step."""
     if not 1 <= history <= MAX_HISTORY:
         raise ConfigError(f"history is {history}; give a number of frames from 1 to {MAX_HISTORY}.")
     if num_streams < 1 or spare < 0 or capacity // max(1, num_streams) < history + 1:
         raise ConfigError(
             f"capacity ({capacity}, spare {spare}) is too small for {num_streams} streams with a history of "
-            f"{history}; give 1 stream or more, and each of them {history + 1} slots or more."
+            f"{history}; give at least 1 stream, and at least {history + 1} slots for each."
         )

@@ -1,4 +1,4 @@
-"""Arrays in RAM or in files, behind the same interface; what is in them is the memory's business."""
+"""The memory's arrays, in RAM or in files, behind the same interface."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Layout = dict[str, tuple[tuple[int, ...], DTypeLike]]  # name -> shape, dtype
 
 
 OWN_ARRAYS = ("observations", "actions", "rewards", "behaviour_probs", "terminated", "is_step", "frames")
-KNOWN_AT_NEWEST = ("observations", "frames")  # what the newest slot of a stream holds; the rest waits for its action
-# What a column cannot be called: an array of the memory's own, or an argument of append.
+KNOWN_AT_NEWEST = ("observations", "frames")  # what the newest slot of a stream holds before its action
+# Names that a column cannot have: the memory's own arrays, and the arguments of append.
 TAKEN_NAMES = {*OWN_ARRAYS, "self", "action", "reward", "next_observation", "truncated", "behaviour_prob", "stream"}
 
 
@@ -30,17 +30,17 @@ def memory_layout(
     action_shape: tuple[int, ...],
     columns: Columns,
 ) -> Layout:
-    """Shape and dtype of every array; ``frames`` counts those of the episode up to a slot, at most ``history``."""
+    """Shape and dtype of every array; ``frames`` counts the episode's frames up to a slot, at most ``history``."""
     if np.dtype(observation_dtype).kind not in "fiub":
         raise ConfigError(
-            f"observation_dtype is {np.dtype(observation_dtype)}; give one of floats, integers or booleans."
+            f"observation_dtype is {np.dtype(observation_dtype)}; give a float, integer or boolean dtype."
         )
     taken = next((name for name in columns if name in TAKEN_NAMES or not name.isidentifier()), None)
     if taken is not None:
         raise ConfigError(f"a column cannot be called {taken!r}; give another name, made of letters and digits.")
     for name, (_, dtype) in columns.items():
         if np.dtype(dtype).kind not in "fiub":
-            raise ConfigError(f"the column {name} has dtype {dtype}; give one of floats, integers or booleans.")
+            raise ConfigError(f"the column {name} has dtype {dtype}; give a float, integer or boolean dtype.")
     return {
         "observations": ((slots, *observation_shape), observation_dtype),
         "actions": ((slots, *action_shape), np.float32 if action_shape else np.int32),
@@ -54,7 +54,7 @@ def memory_layout(
 
 
 def allocate(directory: Path | None, layout: Layout, *, reopen: bool) -> dict[str, NDArray[Any]]:
-    """Arrays by name: zeros in RAM, or mapped to new files ``directory/name.bin``; ``reopen``: to the files there."""
+    """Arrays by name: zeros in RAM, or mapped to files ``directory/name.bin``, which are new unless ``reopen``."""
     if directory is None:
         if reopen:
             raise ConfigError("reopen needs the directory of the replay memory's files; give it, or leave reopen out.")
@@ -73,12 +73,12 @@ def allocate(directory: Path | None, layout: Layout, *, reopen: bool) -> dict[st
 
 
 def _create(sizes: dict[Path, int]) -> None:
-    """New files of these sizes, or none at all."""
+    """Create files of these sizes, or none at all."""
     existing = next((path for path in sizes if path.exists()), None)
     if existing is not None:
         raise ConfigError(
-            f"{existing} is there already and would be overwritten; give the replay memory a new directory, or "
-            "reopen=True to go on with what this one holds."
+            f"{existing} already exists and would be overwritten; give the replay memory a new directory, or "
+            "set reopen=True to continue with this one."
         )
     created: list[Path] = []
     try:
@@ -105,11 +105,11 @@ def _check_sizes(sizes: dict[Path, int]) -> None:
         found = path.stat().st_size
         if found != wanted:
             raise DamageError(
-                f"{path} has {found} bytes, but this memory needs {wanted}; it is damaged or another memory's."
+                f"{path} has {found} bytes, but this memory needs {wanted}; it is damaged or belongs to another memory."
             )
 
 
 def flush(array: NDArray[Any]) -> None:
-    """Bring a mapped array to the disk."""
+    """Write a mapped array to disk."""
     if isinstance(array.base, np.memmap):
         array.base.flush()

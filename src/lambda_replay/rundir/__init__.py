@@ -1,1 +1,1 @@
-"""The run directory: files that survive a crash, checkpoints, verification, and what a run needs."""
+"""The run directory: files that survive a crash, checkpoints, verification, and required memory and disk."""

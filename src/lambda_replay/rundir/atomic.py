@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a crash; importing this brings nothing heavy."""
+"""Atomic writes: a file exists whole or not at all, even after a crash. Cheap to import."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
-    """A path to write to that takes the place of ``path`` when all went well, and is removed when it did not.
+    """A temporary path to write to that replaces ``path`` on success and is removed on failure.
 
-    It is NAME.part unless ``temporary`` is given. Where several processes may write ``path`` at once, each needs one of
-    its own, or one of them puts the half-written file of another in place.
+    It is NAME.part unless ``temporary`` is given. If several processes may write ``path`` at once, each needs its
+    own, or one of them puts the half-written file of another in place.
     """
     temporary = path.with_name(path.name + ".part") if temporary is None else temporary
     try:
@@ -31,13 +31,13 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a crash."""
+    """Write a file so that it exists whole or not at all, even after a crash."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def sync_directory(path: Path) -> None:
-    """Make what was created, renamed or removed in this directory last."""
+    """Make changes to this directory's entries durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

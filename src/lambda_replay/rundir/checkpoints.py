@@ -1,8 +1,8 @@
-"""Checkpoints: saving a run so that it survives any crash, and finding what is sound; no file read here holds code.
+"""Checkpoints: saves a run so that it survives any crash, and finds what is sound; no file read here can run code.
 
 A checkpoint is ``checkpoints/STEP/`` with weights, optimizer and ``state.json``, plus the part of the memory's own
-files that it relies on. Those are written in place and only once, so a checkpoint costs what is new. ``state.json``
-appears last, by a rename, and holds a checksum of everything else: what is not vouched for is not used.
+files that it relies on. Those are written in place and only once, so a checkpoint costs only what is new.
+``state.json`` appears last, by a rename, and holds a checksum of everything else: a file without one is not used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lambda_replay.rundir.memory_checksums import (
 CHECKPOINTS = "checkpoints"
 STATE = "state.json"
 FORMAT = 2  # of state.json and of the memory's files
-STRAY = "stray"  # added to the name of what is not ours but has the name of something that is
+STRAY = "stray"  # added to the name of a file that is not ours but is in the place of one that is
 
 
 class Envelope(TypedDict):
@@ -70,7 +70,7 @@ class Vouched(TypedDict):
 
 
 class SavedState(TypedDict):
-    """The plain values of a checkpoint; those of loop, agent and streams are checked by who knows them."""
+    """The plain values of a checkpoint; loop, agent and streams are checked by the code that owns them."""
 
     step: int
     config: dict[str, Any]
@@ -87,7 +87,7 @@ class SavedState(TypedDict):
 
 
 class Checkpoint(NamedTuple):
-    """Everything a run needs to go on exactly as if it had never stopped, beside the memory's files."""
+    """Everything a run needs to continue exactly as if it had never stopped, apart from the memory's files."""
 
     step: int
     state: dict[str, Any]  # plain values; state.json says which
@@ -95,7 +95,7 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, checksums: MemoryChecksums) -> None:
-    """Write a checkpoint; until its last moment the ones before it are what counts."""
+    """Write a checkpoint; the previous ones count until it is complete."""
     place = run / CHECKPOINTS / str(checkpoint.step)
     try:
         _make_way(place)
@@ -112,7 +112,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, memory: ReplayMemory, che
         _write_state(place, {**checkpoint.state, "step": checkpoint.step, "slot_bytes": layout, "checksums": vouched})
         sync_directory(place.parent)
     except OSError:
-        remove_checkpoint(run, checkpoint.step)  # what was written of it may be all the room there was
+        remove_checkpoint(run, checkpoint.step)  # what was written so far may have filled the disk
         raise
     keep_checkpoints(run, checkpoint.step)
 
@@ -124,7 +124,7 @@ def _write_state(place: Path, state: Mapping[str, Any]) -> None:
 
 
 def forget_logs(run: Path, checkpoint: Checkpoint, names: Iterable[str]) -> Checkpoint:
-    """Let a checkpoint rely on nothing of the logs of these names: on resume they begin with what comes after it."""
+    """Stop a checkpoint from relying on the logs with these names: on resume they start after it."""
     state, vouched = checkpoint.state, checkpoint.state["checksums"]
     lengths = {**state["logs"], **dict.fromkeys(names, 0)}
     logs = {**vouched["logs"], **{name: file_checksum(run / name, 0) for name in names}}
@@ -134,7 +134,7 @@ def forget_logs(run: Path, checkpoint: Checkpoint, names: Iterable[str]) -> Chec
 
 
 def _make_way(place: Path) -> None:
-    """Free a checkpoint's place: what a crash left half-written is removed, what is not ours is set aside."""
+    """Clear a checkpoint's place: remove what a crash left half-written, set aside what is not ours."""
     if os.path.lexists(place.parent) and not place.parent.is_dir():
         set_aside(place.parent, STRAY)
     if _is_own_directory(place):
@@ -152,7 +152,7 @@ def keep_checkpoints(run: Path, newest: int) -> None:
 
 
 def saved_steps(run: Path) -> list[int]:
-    """Steps of the checkpoints whose writing came to its end, newest first."""
+    """Steps of the checkpoints that are completely written, newest first."""
     return [step for step in all_steps(run) if (run / CHECKPOINTS / str(step) / STATE).is_file()]
 
 
@@ -173,20 +173,20 @@ def _named_like_steps(run: Path) -> list[Path]:
 
 
 def _is_own_directory(path: Path) -> bool:
-    """Whether this is a directory and not a link to one, through which something else would be removed."""
+    """Whether this is a directory and not a link to one: removing through a link would remove something else."""
     return path.is_dir() and not path.is_symlink()
 
 
 def remove_checkpoint(run: Path, step: int) -> None:
-    """Remove a checkpoint, its voucher first, so that what is left never looks whole."""
+    """Remove a checkpoint, its state first, so that what is left never looks complete."""
     place = run / CHECKPOINTS / str(step)
     if (place / STATE).is_file():
         (place / STATE).unlink()
-    shutil.rmtree(place, ignore_errors=True)  # what is left of it is no checkpoint; the next removal tries again
+    shutil.rmtree(place, ignore_errors=True)  # what is left is not a checkpoint; the next removal tries again
 
 
 def read_state(run: Path, step: int) -> dict[str, Any]:
-    """A checkpoint's plain values, their checksum checked and their structure; the files they vouch for are not."""
+    """A checkpoint's plain values, with their checksum and structure checked, but not the files they vouch for."""
     path = run / CHECKPOINTS / str(step) / STATE
     try:
         outer = read_json(path)
@@ -202,7 +202,7 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise DamageError(f"{path} is damaged (it is not what was written).") from None
     if outer["checksum"] != checksum(payload):
-        raise DamageError(f"{path} is damaged (its checksum does not fit).")
+        raise DamageError(f"{path} is damaged (its checksum does not match).")
     if not _is_consistent(state, step):
         raise DamageError(f"{path} is damaged (its parts contradict each other).")
     return state
@@ -236,7 +236,7 @@ def saved_config(state: Mapping[str, Any]) -> RunConfig:
     try:
         return from_dict(state["config"])
     except (ConfigError, TypeError, ValueError, OverflowError) as error:
-        raise DamageError(f"the config of a checkpoint is damaged or of another version: {error}") from None
+        raise DamageError(f"the config of a checkpoint is damaged or from another version: {error}") from None
 
 
 def _window(config: RunConfig) -> int:
@@ -244,10 +244,10 @@ def _window(config: RunConfig) -> int:
 
 
 def find_damage(run: Path, state: Mapping[str, Any], memory: Path) -> Iterator[str]:
-    """One sentence for each part of a checkpoint that is needed to go on, and not sound.
+    """One sentence for each part of a checkpoint that a resume needs and that is not sound.
 
-    ``memory`` is the directory of the memory's files. Nothing is changed, and the memory is read as plain files: a file
-    that is too short is then no crash.
+    ``memory`` is the directory of the memory's files. Nothing is changed, and the memory is read as plain files, so
+    that a file that is too short causes no crash.
     """
     place = run / CHECKPOINTS / str(state["step"])
     for name, wanted in state["checksums"]["files"].items():
@@ -267,9 +267,9 @@ def find_log_damage(run: Path, state: Mapping[str, Any]) -> dict[str, str]:
 
 def _find_file_damage(path: Path, length: int | None, wanted: str) -> str | None:
     try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        if path.exists() and not path.is_file():  # reading a pipe would wait forever
             return f"{path} is not a file."
-        return None if file_checksum(path, length) == wanted else f"{path} is damaged (its checksum does not fit)."
+        return None if file_checksum(path, length) == wanted else f"{path} is damaged (its checksum does not match)."
     except OSError as error:
         return f"{path} cannot be read ({error.strerror})."
 
@@ -299,7 +299,7 @@ def _find_memory_damage(state: Mapping[str, Any], directory: Path) -> Iterator[s
 
 
 def load_checkpoint(run: Path, state: dict[str, Any]) -> Checkpoint:
-    """The tensors that belong to a state, their checksums checked once more in the very bytes that are used."""
+    """The tensors that belong to a state, their checksums checked again on the very bytes that are used."""
     place = run / CHECKPOINTS / str(state["step"])
     tensors = {}
     for name, wanted in state["checksums"]["files"].items():
@@ -307,7 +307,7 @@ def load_checkpoint(run: Path, state: dict[str, Any]) -> Checkpoint:
         try:
             content = path.read_bytes()
             if checksum(str(len(content)).encode(), content) != wanted:
-                raise DamageError("its checksum does not fit")
+                raise DamageError("its checksum does not match")
             tensors[name] = parse_tensors(content).tensors
         except OSError as error:
             raise DamageError(f"{path} cannot be read ({error.strerror}).") from None

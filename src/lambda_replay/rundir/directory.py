@@ -1,4 +1,4 @@
-"""The run directory: what is written there and how it is read back; what a run does is decided elsewhere."""
+"""The run directory: what is written there and how it is read back."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
     "lock",
 )
 DIVERGED = "diverged.json"  # there when training diverged, with the step and the sentence
-BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory has before it is a run
+BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory holds before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
-DAMAGED = "damaged"  # added to the name of what was damaged and is kept beside its successor
+DAMAGED = "damaged"  # added to the name of a damaged file that is kept next to its replacement
 
 
 def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, signature: str | None = None) -> RunLock:
-    """Make the run's directory with its provenance and config, locked from the start; no run may be there yet.
+    """Make the run's directory with its provenance and config, locked from the start; there must be no run yet.
 
-    ``signature`` is what trust.py knows its user's own runs by.
+    ``signature`` lets trust.py recognise the user's own runs.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
         raise _taken(path)
     lock = RunLock(path)
     try:
-        if (path / CONFIG).exists():  # another process was quicker
+        if (path / CONFIG).exists():  # another process was faster
             raise _taken(path)
         values = {**provenance(config), "keep_memory": keep_memory, "signature": signature, "config": to_dict(config)}
         _write_json(path / PROVENANCE, values)
@@ -70,8 +70,10 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
 
 def _taken(path: Path) -> ConfigError:
     if not (path / CONFIG).exists():
-        return ConfigError(f"{path} exists already and is not a run; give another --out.")
-    return ConfigError(f"{path} exists already; give another --out, or go on with: lambda-replay resume {quoted(path)}")
+        return ConfigError(f"{path} already exists and is not a run; give another --out.")
+    return ConfigError(
+        f"{path} already exists; give another --out, or continue with: lambda-replay resume {quoted(path)}"
+    )
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -79,7 +81,7 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def free_name(directory: Path, config: RunConfig) -> Path:
-    """A directory for a run that nobody named: environment, agent, estimator, seed, and a number where it is taken."""
+    """A directory for a run without a name: environment, agent, estimator, seed, and a number if that is taken."""
     words = (config.env, config.agent, config.estimator, f"seed{config.seed}")
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()[:200]  # names of 255 bytes are too long
     candidates = (directory / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
@@ -99,26 +101,26 @@ def read_config(path: Path) -> RunConfig:
     except FileNotFoundError:
         raise ConfigError(f"{path} is not a run: it has no {CONFIG}.") from None
     except (ConfigError, OverflowError) as error:
-        raise DamageError(f"{file} is damaged or of another version: {error}") from None
+        raise DamageError(f"{file} is damaged or from another version: {error}") from None
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a run came to its end: its final weights are written last."""
+    """Whether a run has finished: its final weights are written last."""
     return (path / WEIGHTS).exists()
 
 
 def is_diverged(path: Path) -> bool:
-    """Whether the run's training diverged: it has no final weights, and going on would end the same way."""
+    """Whether the run's training diverged: it has no final weights, and resuming would end the same way."""
     return (path / DIVERGED).exists()
 
 
 def record_divergence(path: Path, step: int, sentence: str) -> None:
-    """Leave word that training diverged, for everybody who looks at the run later."""
+    """Record that training diverged, for anyone who looks at the run later."""
     _write_json(path / DIVERGED, {"step": step, "sentence": sentence})
 
 
 def read_divergence(path: Path) -> str:
-    """The sentence about the divergence of a run; a shorter one where the file is damaged."""
+    """The sentence about the divergence of a run; a shorter one if the file is damaged."""
     try:
         return str(read_json(path / DIVERGED)["sentence"])
     except (DamageError, KeyError, TypeError):
@@ -128,7 +130,7 @@ def read_divergence(path: Path) -> str:
 def had_checkpoint(path: Path, config: RunConfig) -> bool:
     """Whether a run once had a checkpoint: the first is made before anything is learnt and logged.
 
-    Nothing of the logs is read, for they may be damaged. A log is set aside only for one that begins at a checkpoint. A
+    The logs are not read, because they may be damaged. A log is set aside only for one that starts at a checkpoint. A
     run that ends before it learns logs its last step, without a checkpoint.
     """
     learnt = (path / METRICS, path / TIMING)
@@ -176,7 +178,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
 def amend_provenance(path: Path, config: RunConfig, notes: Sequence[str] = (), **changes: Any) -> None:
     """Record what a reader of the results must know; the same note is not made twice.
 
-    A damaged provenance is set aside for that of the present moment, which says so.
+    A damaged provenance is set aside and replaced by a current one, which says so.
     """
     try:
         values = read_provenance(path)
@@ -184,13 +186,13 @@ def amend_provenance(path: Path, config: RunConfig, notes: Sequence[str] = (), *
         if os.path.lexists(path / PROVENANCE):
             set_aside(path / PROVENANCE, DAMAGED)
         values = {**provenance(config), "keep_memory": True, "config": to_dict(config)}
-        values["notes"] = [f"written anew in a later process, for the first one was lost: {error}"]
+        values["notes"] = [f"rewritten by a later process, because the original was lost: {error}"]
     values["notes"] += [note for note in notes if note not in values["notes"]]
     _write_json(path / PROVENANCE, {**values, **changes})
 
 
 def changes_of_machinery(path: Path, config: RunConfig) -> list[str]:
-    """What the arithmetic depends on and is no longer as it was when the run began, in words."""
+    """What has changed since the run began that the arithmetic depends on, in words."""
     try:
         then, now = read_provenance(path), provenance(config)
     except DamageError:
@@ -203,7 +205,7 @@ def changes_of_machinery(path: Path, config: RunConfig) -> list[str]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, with a + if it has changes; None outside of one."""
+    """The commit of the source tree this package runs from, with a + if it has changes; None outside one."""
     try:
         git = ["git", "-C", str(Path(__file__).parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -222,7 +224,7 @@ def _processor() -> str:
 
 
 class RunLock:
-    """Held while a process works in a run directory, so that a second one is refused; it ends with its process."""
+    """Held while a process works in a run directory, so that a second one is rejected; it ends with its process."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -239,7 +241,7 @@ class RunLock:
             raise
 
     def release(self) -> None:
-        """Let others in; releasing twice does no harm."""
+        """Release the lock; releasing twice does no harm."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -247,10 +249,10 @@ class RunLock:
 
 @contextmanager
 def looking_at(path: Path) -> Iterator[None]:
-    """While this is entered nobody may begin to work in the run directory; nothing is written for it."""
+    """Keeps other processes from starting work in the run directory, without writing anything."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY)
-    except FileNotFoundError:  # nobody ever worked here, or the directory is a copy
+    except FileNotFoundError:  # no process ever worked here, or the directory is a copy
         yield
         return
     try:
@@ -263,31 +265,31 @@ def looking_at(path: Path) -> Iterator[None]:
 
 
 def renew_log(path: Path, config: RunConfig, name: str, step: int) -> str:
-    """Let a damaged log begin anew at a step, and keep what is there of it; says what happened in one sentence.
+    """Restart a damaged log at a step, and keep what is left of it; returns what happened in one sentence.
 
-    It is recorded before anything is renamed, so that no crash leaves a change without a note.
+    The note is written before anything is renamed, so that no crash leaves a change without one.
     """
     log, fate = path / name, "missing or empty"
     kept = name_aside(log, f"{DAMAGED}-{step}")
     has_content = os.path.lexists(log) and not (log.is_file() and log.stat().st_size == 0)
     if has_content:
         fate = f"damaged and kept as {kept.name}"
-    amend_provenance(path, config, [f"{name} begins at step {step}: the one before was {fate}"])
+    amend_provenance(path, config, [f"{name} starts at step {step}: the previous one was {fate}"])
     if has_content:
         log.rename(kept)
     log.touch()
     sync_directory(path)
-    return f"{log} is {fate}; training does not read it, and a new one begins at step {step}."
+    return f"{log} is {fate}; training does not read it, and a new one starts at step {step}."
 
 
 class RunLog:
-    """The growing files of a run: metrics and timing (one JSON object a line), episodes (CSV).
+    """The growing files of a run: metrics and timing (one JSON object per line), episodes (CSV).
 
-    Metrics and episodes hold nothing that depends on the clock, so that equal runs are equal byte by byte.
+    Metrics and episodes hold nothing that depends on the clock, so that equal runs are equal byte for byte.
     """
 
     def __init__(self, path: Path, positions: Mapping[str, int] | None = None, earlier_seconds: float = 0.0) -> None:
-        """Start the files, or cut them back to the ``positions`` of a checkpoint, made after ``earlier_seconds``."""
+        """Start the files, or cut them back to the ``positions`` of a checkpoint, taken after ``earlier_seconds``."""
         self._files: dict[str, BinaryIO] = {}
         try:
             for name in LOGS:
@@ -309,7 +311,7 @@ class RunLog:
         return self._earlier_seconds + time.monotonic() - self._started
 
     def write_metrics(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Add a row to both files; DivergenceError where a number is not finite, which JSON could not hold."""
+        """Add a row to both files; raises DivergenceError if a number is not finite, which JSON cannot hold."""
         for name, value in metrics.items():
             if value is not None and not math.isfinite(value):
                 raise diverged(f"the metric {name} is")
@@ -331,7 +333,7 @@ class RunLog:
             file.flush()
 
     def sync(self) -> dict[str, int]:
-        """Bring everything to the disk; how long each file now is."""
+        """Write everything to disk; returns the length of each file."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())

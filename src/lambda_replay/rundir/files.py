@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and tell if they were damaged; what is in them is the callers' business."""
+"""Files with checksums that reveal damage, and the JSON and safetensors formats that we write."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ LARGEST_JSON_BYTES = 1 << 28  # far above anything we write; a larger file is no
 
 
 def quoted(path: Path) -> str:
-    """A path as a shell takes it for one argument that is no option, for sentences that say what to type."""
+    """A path quoted as one shell argument that is not an option, for messages that say what to type."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def name_aside(path: Path, word: str) -> Path:
-    """A name that nothing has yet for what is at ``path``: NAME.WORD, NAME.WORD-2, NAME.WORD-3, ..."""
+    """An unused name for what is at ``path``: NAME.WORD, NAME.WORD-2, NAME.WORD-3, ..."""
     names = (f"{path.name}.{word}" if number == 1 else f"{path.name}.{word}-{number}" for number in count(1))
     return next(other for name in names if not os.path.lexists(other := path.with_name(name)))
 
 
 def set_aside(path: Path, word: str) -> Path:
-    """Give what is at ``path``, whatever it is, a name of its own, so that the place is free and nothing is lost."""
+    """Rename whatever is at ``path``, so that the place is free and nothing is lost."""
     other = name_aside(path, word)
     path.rename(other)
     sync_directory(path.parent)
@@ -45,7 +45,7 @@ def set_aside(path: Path, word: str) -> Path:
 
 
 def checksum(*parts: bytes) -> str:
-    """One checksum of all parts together; it finds damage, not malice."""
+    """One checksum of all parts together; it detects damage, not tampering."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(part)
@@ -53,7 +53,7 @@ def checksum(*parts: bytes) -> str:
 
 
 def file_checksum(path: Path, length: int | None = None) -> str:
-    """Checksum of a file, or of its first ``length`` bytes, of which it must have as many."""
+    """Checksum of a file, or of its first ``length`` bytes, which it must have."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         left = os.fstat(file.fileno()).st_size if length is None else length
@@ -65,7 +65,7 @@ def file_checksum(path: Path, length: int | None = None) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says; whatever is wrong with it is damage, except that a missing file raises as usual."""
+    """The contents of a JSON file; anything wrong raises DamageError, but a missing file FileNotFoundError."""
     try:
         if path.stat().st_size > LARGEST_JSON_BYTES:
             raise DamageError(f"{path} is damaged (it is far too large).")
@@ -79,7 +79,7 @@ def read_json(path: Path) -> Any:
 
 
 def has_type(value: Any, kind: Any) -> bool:
-    """Whether plain values have a type, such as a TypedDict, to the letter; a float may be a whole number."""
+    """Whether plain values match a type, such as a TypedDict, exactly; a float may be a whole number."""
     try:
         _adapter(kind).validate_python(value, strict=True, extra="forbid")
     except ValidationError:
@@ -100,9 +100,9 @@ class TensorFile(NamedTuple):
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], vouched: Mapping[str, str] | None = None) -> None:
-    """Write tensors, with a checksum of themselves and any others, so that the file is there whole or not at all.
+    """Write tensors with their checksum and any others, so that the file exists whole or not at all.
 
-    safetensors could write the file itself, but reports a full disk as an error of its own kind.
+    safetensors could write the file itself, but reports a full disk as its own kind of error.
     """
     contiguous = {name: value.contiguous() for name, value in tensors.items()}
     own = _tensors_checksum(*_split(save(contiguous)))
@@ -116,7 +116,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_tensor_file(path: Path) -> TensorFile:
-    """One of our safetensors files, which can hold nothing that executes; its checksum is checked before it is used."""
+    """One of our safetensors files, which cannot hold code; its checksum is checked before it is used."""
     try:
         return parse_tensors(path.read_bytes())
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def load_tensor_file(path: Path) -> TensorFile:
 
 
 def parse_tensors(content: bytes) -> TensorFile:
-    """What ``save_tensors`` wrote; DamageError says in a few words why it is not that."""
+    """What ``save_tensors`` wrote; otherwise DamageError says briefly what is wrong."""
     try:
         header, data = _split(content)
         voucher = json.loads(header.pop("__metadata__")[VOUCHER])
@@ -137,7 +137,7 @@ def parse_tensors(content: bytes) -> TensorFile:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DamageError("it is not what was written") from None
     if not is_sound:
-        raise DamageError("its checksum does not fit")
+        raise DamageError("its checksum does not match")
     try:
         return TensorFile(load(content), vouched)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -151,7 +151,7 @@ def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
         raise ValueError("shorter than its header")
     header = json.loads(content[8 : 8 + length])
     if not isinstance(header, dict):
-        raise TypeError("the header is no table")
+        raise TypeError("the header is not a table")
     return header, content[8 + length :]
 
 
@@ -160,5 +160,5 @@ def _tensors_checksum(header: Mapping[str, Any], data: bytes) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for a sentence in brackets."""
+    """The first line of an error's text, for use in brackets in a message."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Checksums of the memory's slots in chunks: a checkpoint costs what is new, and damage is found where it is."""
+"""Checksums of the memory's slots in chunks: a checkpoint costs only what is new, and damage is located."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lambda_replay.replay.storage import KNOWN_AT_NEWEST
 
 NUM_KEPT = 2  # checkpoints
 CHUNK = 1024  # slots per checksum of the memory
-SLOTS_PER_STEP = 2  # at the most: the step that ends an episode writes its closing slot and the next one's first
-SLOTS_PER_RESUME = 1  # at the most: an environment that does not repeat its game begins a new one
+SLOTS_PER_STEP = 2  # at most: the step that ends an episode writes its closing slot and the next one's first
+SLOTS_PER_RESUME = 1  # at most: an environment that does not repeat its game starts a new one
 PIECE = 1 << 22  # bytes read at a time
 
 ReadSlots = Callable[[str, int, int], Iterable[Any]]  # bytes of one of the memory's arrays, from a slot up to another
@@ -27,7 +27,7 @@ def spare_slots(interval: int, num_streams: int) -> int:
 
     A checkpoint is removed when the second one after it is complete. Until then its stream has written at most
     2 × (slots of an interval + one for a resume) slots. It relies on its window, and on the rest of the chunk in
-    which that begins. So nothing it needs is overwritten if window + 2 × (...) + chunk slots fit in the ring.
+    which that starts. So nothing it needs is overwritten if window + 2 × (...) + chunk slots fit in the ring.
     """
     if interval == 0:
         return 0
@@ -41,7 +41,7 @@ class MemoryChecksums:
         self._complete: dict[str, str] = {}  # "stream.chunk" -> checksum
 
     def adopt(self, state: Mapping[str, Any]) -> None:
-        """Start from the checksums of a checkpoint that was found sound."""
+        """Start from the checksums of a sound checkpoint."""
         written = state["memory"]["written"]
         for name, value in state["checksums"]["memory"].items():
             stream, chunk = _parse_chunk(name)
@@ -93,7 +93,7 @@ class _ChunkSlots(NamedTuple):
     ring: Ring
 
     def spans(self, array: str) -> Iterator[tuple[int, int]]:
-        """One or, over the ring's end, two ranges of slots; of the newest slot only what it holds already."""
+        """One range of slots, or two around the ring's end; of the newest slot only what it already holds."""
         last = min((self.chunk + 1) * CHUNK, self.written)
         if last == self.written and array not in KNOWN_AT_NEWEST:
             last -= 1
@@ -110,7 +110,7 @@ def _chunk_checksum(read: ReadSlots, arrays: list[str], slots: _ChunkSlots) -> s
 
 
 def are_all_chunks(names: Iterable[str], written: Sequence[int], window: int) -> bool:
-    """Whether these are the names of all chunks; compared one by one, for a damaged count may promise any number."""
+    """Whether these are the names of all chunks; compared one by one, as a damaged count may be any number."""
     return all(name == wanted for name, wanted in zip_longest(names, (name for name, *_ in _chunks(written, window))))
 
 

@@ -1,4 +1,4 @@
-"""What a run will need of memory and disk, said before any of it is taken."""
+"""How much memory and disk a run needs, checked before any of it is taken."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESS_BYTES = 600_000_000  # Python, torch and the environments, measured on t
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes a run needs; the replay memory is in one of the two, by ``memory.storage``."""
+    """Bytes a run needs; ``memory.storage`` decides whether RAM or disk holds the replay memory."""
 
     replay_bytes: int
     cache_bytes: int  # while it is used
@@ -34,7 +34,7 @@ class Needs:
 
 
 def estimate(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None = None) -> Needs:
-    """What a run of this config will need; ``network``: one of the user's own."""
+    """What a run of this config will need; ``network`` is the user's own."""
     spare = spare_slots(config.checkpoint_interval, config.envs)
     slots = config.envs * (config.memory.capacity // config.envs + spare)
     observation_bytes = math.prod(spec.observation_shape) * np.dtype(spec.observation_dtype).itemsize
@@ -48,38 +48,38 @@ def estimate(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None
 
 
 def check_room(config: RunConfig, spec: EnvironmentSpec, path: Path, network: nn.Module | None = None) -> None:
-    """Refuse a run that does not fit, saying how much is needed and what to lower."""
+    """Reject a run that does not fit, saying how much is needed and what to lower."""
     needs = estimate(config, spec, network)
     free_disk = shutil.disk_usage(_existing_parent(path)).free
     if needs.disk_bytes > free_disk:
         raise ConfigError(
-            f"the replay memory needs {in_words(needs.disk_bytes)} of disk, but {in_words(free_disk)} are free there; "
+            f"the replay memory needs {in_words(needs.disk_bytes)} of disk, but only {in_words(free_disk)} is free; "
             f"lower memory.capacity ({config.memory.capacity}) or give an --out with more room."
         )
     check_ram(needs)
 
 
 def check_ram(needs: Needs) -> None:
-    """Refuse what does not fit into the memory of this machine."""
+    """Reject what does not fit in this machine's memory."""
     free = available_ram()
     if needs.ram_bytes > free:
         raise ConfigError(
-            f"this run needs {in_words(needs.ram_bytes)} of memory, but {in_words(free)} are free; "
+            f"this run needs {in_words(needs.ram_bytes)} of memory, but only {in_words(free)} is free; "
             f"lower {needs.to_lower}."
         )
 
 
 def available_ram() -> int:
-    """Bytes of memory that a new process can have."""
+    """Bytes of memory available to a new process."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):  # not Linux: all of it, as nothing better is known
+    except (OSError, StopIteration):  # not Linux: all memory, for lack of a better estimate
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def in_words(num_bytes: float) -> str:
-    """A number of bytes for people: 7.07 GB."""
+    """A human-readable number of bytes: 7.07 GB."""
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB", "EB"):
         if num_bytes < 999.5 or unit == "EB":
             return f"{num_bytes:.3g} {unit}" if num_bytes < 999.5 else f"{num_bytes:,.0f} {unit}"

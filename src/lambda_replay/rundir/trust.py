@@ -22,12 +22,12 @@ KEY_BYTES = 32
 
 
 def refuse(path: Path, module: str) -> bool:
-    """No module of a foreign run is imported."""
+    """Import no module for a run that somebody else created."""
     return False
 
 
 def check_trust(path: Path, config: RunConfig, may_import: MayImport) -> None:
-    """Refuse a run that needs modules to be imported, unless it is this user's own or the user agrees."""
+    """Reject a run that needs modules to be imported, unless this user created it or agrees."""
     modules = modules_of(config)
     if not modules or _is_own(path, config) or all(may_import(path, module) for module in modules):
         return
@@ -45,7 +45,7 @@ def modules_of(config: RunConfig) -> list[str]:
 
 
 def sign(config: RunConfig) -> str | None:
-    """This user's signature of what a config makes run; None if there is no module to trust, or no key."""
+    """This user's signature of the code that a config runs; None if there is no module to trust, or no key."""
     key = _key() if modules_of(config) else None
     if key is None:
         return None
@@ -63,7 +63,7 @@ def _is_own(path: Path, config: RunConfig) -> bool:
 
 
 def _key() -> bytes | None:
-    """The user's key, made when it is first needed; None where none can be kept."""
+    """The user's key, created when first needed; None if it cannot be stored."""
     try:
         state = os.environ.get("XDG_STATE_HOME", "")
         home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
@@ -71,13 +71,13 @@ def _key() -> bytes | None:
         if not place.exists():
             _create_key(place)
         key = place.read_bytes()
-    except (OSError, RuntimeError):  # RuntimeError: nobody knows where the home directory is
+    except (OSError, RuntimeError):  # RuntimeError: the home directory is unknown
         return None
     return key if len(key) == KEY_BYTES else None
 
 
 def _create_key(place: Path) -> None:
-    """Write the key under another name first, so that two processes never see half of it, or two of them."""
+    """Write the key under another name first, so that two processes never see half a key, or two keys."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = place.with_name(f"key.{secrets.token_hex(8)}")
     try:
@@ -85,6 +85,6 @@ def _create_key(place: Path) -> None:
             file.write(secrets.token_bytes(KEY_BYTES))
         os.link(draft, place)
     except FileExistsError:
-        pass  # another process was quicker
+        pass  # another process was faster
     finally:
         draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What is sound in a run directory and what is not, found without running or changing anything."""
+"""Checks what is sound in a run directory, without running or changing anything."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from lambda_replay.rundir.files import file_checksum, load_tensor_file
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     is_sound: bool
     sentence: str
-    is_diverged: bool = False  # not sound because of what was learnt: no file of it is damaged
+    is_diverged: bool = False  # not sound because training diverged: no file is damaged
 
 
 def verify_run(path: Path) -> list[Finding]:
-    """Everything that can be checked of a run directory; nothing may be running in it."""
+    """Check everything in a run directory; nothing may be running in it."""
     config = read_config(path)
     with looking_at(path):
         return [
@@ -65,8 +65,8 @@ def _verify_provenance(path: Path, config: RunConfig) -> Finding:
     except (DamageError, KeyError) as error:
         return Finding(PROVENANCE, False, str(error) if isinstance(error, DamageError) else "it has no config.")
     if names:
-        return Finding(PROVENANCE, False, f"{CONFIG} was changed since this run began ({', '.join(names)}).")
-    return Finding(PROVENANCE, True, f"readable, its config is that of {CONFIG}")
+        return Finding(PROVENANCE, False, f"{CONFIG} has changed since this run began ({', '.join(names)}).")
+    return Finding(PROVENANCE, True, f"readable, its config matches {CONFIG}")
 
 
 def _verify_divergence(path: Path) -> Iterator[Finding]:
@@ -82,14 +82,16 @@ def _verify_results(path: Path) -> Iterator[Finding]:
         return
     broken = sorted(name for name, tensor in weights.items() if not tensor.isfinite().all())
     if broken:
-        sentence = f"the checksum fits, but values of {', '.join(broken)} are not finite: training diverged"
+        sentence = f"the checksum matches, but values of {', '.join(broken)} are not finite: training diverged"
         yield Finding(WEIGHTS, False, sentence, is_diverged=True)
     else:
-        yield Finding(WEIGHTS, True, "the checksum fits; the run is finished")
+        yield Finding(WEIGHTS, True, "the checksum matches; the run is finished")
     for name in (METRICS, EPISODES):
         try:
             is_sound = file_checksum(path / name) == vouched.get(name)
-            yield Finding(name, is_sound, "the checksum fits" if is_sound else "damaged (its checksum does not fit).")
+            yield Finding(
+                name, is_sound, "the checksum matches" if is_sound else "damaged (its checksum does not match)."
+            )
         except OSError as error:
             yield Finding(name, False, f"cannot be read ({error.strerror}).")
 
@@ -104,29 +106,29 @@ def _verify_checkpoints(path: Path, config: RunConfig) -> Iterator[Finding]:
         for sentence in (*damage, *log_damage.values()):
             yield Finding(f"checkpoint {step}", False, sentence)
         if not damage and not log_damage:
-            yield Finding(f"checkpoint {step}", True, "every checksum fits, the replay memory's too")
+            yield Finding(f"checkpoint {step}", True, "every checksum matches, including the replay memory's")
             is_any_sound = True
         elif not damage and usable is None:
             usable = step, list(log_damage)
     if usable is not None and not is_any_sound and not is_finished(path):
         step, names = usable
         for name in names:
-            yield Finding(name, False, f"training does not read it; resume goes on from step {step} without it.")
+            yield Finding(name, False, f"training does not read it; resume continues from step {step} without it.")
 
 
 def _verify_absence(path: Path, config: RunConfig) -> Finding:
-    """What it means that there is no checkpoint."""
+    """What the lack of checkpoints means."""
     if is_finished(path):
         return Finding(CHECKPOINTS, True, "none; the run is finished")
     if is_diverged(path):
         return Finding(CHECKPOINTS, True, "none; the run diverged")
     if had_checkpoint(path, config):
         return Finding(CHECKPOINTS, False, "none, but the run had some; it cannot be resumed.")
-    return Finding(CHECKPOINTS, True, "none; the run is not finished, and resume starts it afresh")
+    return Finding(CHECKPOINTS, True, "none; the run is not finished, and resume starts it over")
 
 
 def _find_all_damage(path: Path, step: int, config: RunConfig) -> tuple[list[str], dict[str, str]]:
-    """What is not sound of a checkpoint: one sentence for each part that is needed to go on, and for each log."""
+    """What is not sound in a checkpoint: one sentence for each part that a resume needs, and for each log."""
     try:
         state = read_state(path, step)
     except DamageError as error:
@@ -134,5 +136,5 @@ def _find_all_damage(path: Path, step: int, config: RunConfig) -> tuple[list[str
     damage = list(find_damage(path, state, path / MEMORY))
     names = differing_fields(saved_config(state), config)
     if names:
-        damage.insert(0, f"{path / CONFIG} was changed since it was made ({', '.join(names)}).")
+        damage.insert(0, f"{path / CONFIG} has changed since it was made ({', '.join(names)}).")
     return damage, find_log_damage(path, state)

@@ -1,1 +1,1 @@
-"""A run: its presets, its loop, and its life from the first step to the final weights."""
+"""A run: its presets, its loop, and everything from the first step to the final weights."""

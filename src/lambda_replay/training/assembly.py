@@ -1,4 +1,4 @@
-"""From a config to everything that runs: the one place in which memory, agent, worker and loop are put together."""
+"""Builds everything a config needs to run: memory, agent, worker and loop are put together only here."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def assemble(
     memory_directory: str | os.PathLike[str] | None = None,
     reopen_memory: bool = False,
 ) -> Assembly:
-    """Everything that a run of this config needs; ``module`` is a network of the user's own."""
+    """Everything that a run of this config needs; ``module`` is the user's own network."""
     spec, kind = environments[0].spec, agent_kind(config.agent)
     is_concurrent = config.algorithm.schedule == "concurrent"
     threads = choose_threads(config, spec, module)
-    # Where acting and training go on at once, only training splits its products: both doing so was slower.
+    # When acting and training run at the same time, only training splits its products: splitting both was slower.
     set_threads(1 if is_concurrent else threads)
     streams = make_streams(config.seed, config.envs)
     memory = ReplayMemory(
@@ -62,21 +62,21 @@ def assemble(
 
 
 def check_agent(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | None = None) -> None:
-    """Refuse, before anything is written, what ``assemble`` or the first step would refuse."""
+    """Reject, before anything is written, what ``assemble`` or the first step would reject."""
     kind = agent_kind(config.agent)
     kind.estimator(config)
     kind.check(config, spec, module)
 
 
 def choose_threads(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | None = None) -> int:
-    """The config's arithmetic threads or, where it has none, those that suit the agent; 1 for a user's network."""
+    """The config's arithmetic threads or, if it has none, those that suit the agent; 1 for a user's network."""
     if config.threads is not None:
         return config.threads
     return agent_kind(config.agent).threads(config, spec) if module is None else 1
 
 
 def with_threads(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | None = None) -> RunConfig:
-    """The config with its threads as a number, which stays the same whatever machine goes on with it."""
+    """The config with its threads as a number, so that resuming on another machine keeps it."""
     return replace(config, threads=choose_threads(config, spec, module))
 
 

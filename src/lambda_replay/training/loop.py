@@ -1,4 +1,4 @@
-"""The loop: the agent acts in the environments, its steps enter the memory, it learns; what happened is yielded."""
+"""The loop: the agent acts in the environments, its steps enter the memory, it learns; yields what happened."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ Event = GameEnd | Boundary | Learned
 
 @dataclass
 class Game:
-    """A game being played: (seed, actions) is all that is needed to play it again."""
+    """A game being played: (seed, actions) is all that is needed to replay it."""
 
     seed: int
-    first_slot: int  # of the stream's slots, the one with the game's first observation
+    first_slot: int  # number of the stream's slot with the game's first observation
     actions: list[int] = field(default_factory=list)
     score: float = 0.0
 
@@ -81,11 +81,11 @@ class Loop:
 
     @property
     def score(self) -> float | None:
-        """Mean score of the last 100 games; None before the first ended."""
+        """Mean score of the last 100 games; None before the first has ended."""
         return sum(self.recent_scores) / len(self.recent_scores) if self.recent_scores else None
 
     def run(self) -> Iterator[Event]:
-        """Play and learn until the config's steps are done, from wherever the loop stands."""
+        """Play and learn until the config's steps are done, from the current step."""
         if not self._games:
             self._games = [self._new_game(stream) for stream in range(self._config.envs)]
         try:
@@ -105,7 +105,7 @@ class Loop:
             yield Learned(self.step, {**self.progress(), **metrics})
 
     def progress(self) -> dict[str, float | None]:
-        """Scores, and how the agent acts, as of now: the first columns of every metrics row."""
+        """Current scores, and how the agent acts: the first columns of every metrics row."""
         lengths = self.recent_lengths
         return {
             "episodes": self.num_games,
@@ -115,7 +115,7 @@ class Loop:
         }
 
     def describe_acting(self) -> Metrics:
-        """How the agent acts now: ε, noise, and the like."""
+        """How the agent currently acts: ε, noise and so on."""
         return self._agent.describe(self.step)
 
     def _act(self) -> Iterator[GameEnd]:
@@ -131,7 +131,7 @@ class Loop:
         self.step += len(actions)
 
     def _step(self, stream: int, action: int) -> Step:
-        """The environment's step; the last one that a game may have truncates it."""
+        """The environment's step; the last one allowed in a game truncates it."""
         with faults_told(lambda: f"at step {self.step + stream:,}"):
             step = self._environments[stream].step(action)
         if len(self._games[stream].actions) + 1 >= self._config.max_game_steps and not step.game_over:
@@ -155,7 +155,7 @@ class Loop:
         return game
 
     def get_state(self) -> dict[str, Any]:
-        """Everything of the loop itself, as plain values for JSON."""
+        """The loop's own state, as plain values for JSON."""
         return {
             "step": self.step,
             "num_games": self.num_games,
@@ -165,15 +165,15 @@ class Loop:
         }
 
     def set_state(self, state: dict[str, Any]) -> list[int]:
-        """Go back to a saved state, whose memory is already restored, by playing the open games again.
+        """Restore a saved state, whose memory is already restored, by replaying the open games.
 
-        Returns the streams whose environment did not repeat its game; they begin a new one.
+        Returns the streams whose environment did not repeat its game; they start a new one.
         """
         self.step, self.num_games = state["step"], state["num_games"]
         self.recent_scores = deque(state["recent_scores"], maxlen=SCORE_WINDOW)
         self.recent_lengths = deque(state["recent_lengths"], maxlen=SCORE_WINDOW)
         self._games = [Game(**game) for game in state["games"]]
-        with faults_told(lambda: f"in playing the games again that were open at step {self.step:,}"):
+        with faults_told(lambda: f"while replaying the games that were open at step {self.step:,}"):
             restarted = [stream for stream in range(self._config.envs) if not self._replays(stream)]
         for stream in restarted:
             self._memory.abandon(stream)
@@ -181,7 +181,7 @@ class Loop:
         return restarted
 
     def _replays(self, stream: int) -> bool:
-        """Play the stream's game again; whether it goes as the memory's window, as far as that reaches, says it did."""
+        """Replay the stream's game; whether it matches what the memory's window still holds of it."""
         game, environment, written = self._games[stream], self._environments[stream], self._memory.written[stream]
         number, score = game.first_slot, 0.0
         is_same = self._memory.shows(environment.reset(game.seed), stream, number)

@@ -1,4 +1,4 @@
-"""Playing: how a step of any environment enters a memory, and whole games of a trained policy."""
+"""Playing: storing a step of any environment in a memory, and playing whole games with a trained policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST_SEED = 2**31 - 1  # what every environment accepts
 
 @contextmanager
 def faults_told(when: Callable[[], str]) -> Iterator[None]:
-    """Add to a fault of the environment when it happened, which the environment itself does not know."""
+    """Add to an environment's fault when it happened, which the environment itself does not know."""
     try:
         yield
     except EnvironmentFault as fault:
@@ -27,14 +27,14 @@ def faults_told(when: Callable[[], str]) -> Iterator[None]:
 
 
 def store(memory: ReplayMemory, stream: int, action: Any, prob: float, step: Step) -> None:
-    """Put what an action brought into the memory; a lost life is the end of an episode there, and another begins."""
+    """Store the result of an action in the memory, where a lost life ends one episode and begins another."""
     memory.append(action, step.reward, step.observation, step.terminated, step.truncated, prob, stream)
     if (step.terminated or step.truncated) and not step.game_over:
         memory.begin(step.observation, stream)
 
 
 class PlayedGame(NamedTuple):
-    """One game of a fixed policy."""
+    """One game played by a fixed policy."""
 
     score: float
     length: int
@@ -52,7 +52,7 @@ def play(
     max_steps: int | None = None,
     on_frame: Callable[[], None] | None = None,
 ) -> PlayedGame:
-    """Play one game without learning; ``on_frame`` is called at every state, the last included.
+    """Play one game without learning; ``on_frame`` is called at every state, including the last.
 
     A game longer than ``max_steps`` is stopped there.
     """
@@ -78,7 +78,7 @@ def play(
 def play_block(
     environment: Environment, policy: Policy, *, length: int, history: int, epsilon: float, rng: np.random.Generator
 ) -> ReplayMemory:
-    """A memory of one block of ``length`` steps, of as many games as that takes."""
+    """A memory with one block of ``length`` steps, from as many games as that takes."""
     memory = make_memory(environment, length + history + 1, history)
     memory.begin(environment.reset(int(rng.integers(LARGEST_SEED))))
     while memory.written[0] < length + 1:

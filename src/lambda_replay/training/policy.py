@@ -1,4 +1,4 @@
-"""A trained policy read back from a run directory, for playing and looking at."""
+"""Loads a trained policy from a run directory, for playing and inspecting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lambda_replay.rundir.directory import WEIGHTS, is_diverged, read_config
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.rundir.trust import MayImport, check_trust, refuse
 
-STOPPED_WEIGHTS = "weights-stopped.safetensors"  # of a run that its environment made impossible to finish
+STOPPED_WEIGHTS = "weights-stopped.safetensors"  # of a run that stopped because its environment failed
 
 
 class TrainedPolicy(NamedTuple):
@@ -27,13 +27,13 @@ class TrainedPolicy(NamedTuple):
     config: RunConfig
     environment: Environment
     policy: Policy
-    step: int | None  # of the checkpoint the weights come from; None: they are the final ones
+    step: int | None  # of the checkpoint that the weights come from; None: they are the final ones
 
 
 def load_policy(path: Path, may_import: MayImport = refuse) -> TrainedPolicy:
     """The final weights of a run, those it had when its environment failed, or those of its newest checkpoint.
 
-    ``may_import`` is asked before the module of an environment is imported for a run that this user did not create.
+    ``may_import`` is called before importing an environment's module for a run that this user did not create.
     """
     config = read_config(path)
     check_trust(path, config, may_import)
@@ -43,7 +43,7 @@ def load_policy(path: Path, may_import: MayImport = refuse) -> TrainedPolicy:
     step, place = _newest_weights(path)
     weights = load_tensors(place)
     if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
-        raise ConfigError(f"{place} is of no use: {diverged('the weights are')}")
+        raise ConfigError(f"{place} cannot be used: {diverged('the weights are')}")
     return TrainedPolicy(config, environment, kind.load(config, environment.spec, weights), step)
 
 

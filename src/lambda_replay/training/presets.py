@@ -22,7 +22,7 @@ from lambda_replay.errors import ConfigError
 
 
 class Preset(NamedTuple):
-    """What a preset says of a run, and of each agent it knows: its settings and its estimator."""
+    """A preset's settings for a run, and the settings and estimator of each agent it knows."""
 
     run: dict[str, Any]
     agents: dict[str, tuple[Any, str]]
@@ -73,7 +73,7 @@ def default_preset(env: str) -> str:
 
 
 def make_config(env: str, preset: str | None = None, agent: str = RunConfig.agent) -> RunConfig:
-    """The complete config of a preset for one environment and agent; an agent it does not know has its defaults."""
+    """The complete config of a preset for one environment and agent; an agent it does not know gets its defaults."""
     name = default_preset(env) if preset is None else preset
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.")

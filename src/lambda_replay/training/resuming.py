@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped or killed, from its newest usable checkpoint."""
+"""Resumes a run that was stopped or killed, from its newest usable checkpoint."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def resume_run(
     keep_memory: bool = False,
     may_import: MayImport = refuse,
 ) -> Run:
-    """The run of a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
+    """The run in a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
 
-    Where only logs are damaged, they are set aside and begin anew. ``say`` is told of everything that is not sound.
-    ``device`` and ``threads``: others than the run's own so far.
-    ``may_import`` is asked before the module of an environment is imported for a run that this user did not create.
+    If only logs are damaged, they are set aside and restarted. ``say`` is called with everything that is not sound.
+    ``device`` and ``threads`` replace the run's own.
+    ``may_import`` is called before importing an environment's module for a run that this user did not create.
     """
     recorded = read_config(path)
     check_trust(path, recorded, may_import)
@@ -80,7 +80,7 @@ def resume_run(
         if checkpoint is None:
             _make_way(path, say)
             clear_run(path)
-            on_failure.callback(clear_run, path)  # so that what was claimed of a disk too small is freed
+            on_failure.callback(clear_run, path)  # frees the space that was claimed on a disk too small
         run = Run(
             path,
             config,
@@ -98,7 +98,7 @@ def resume_run(
             keep_checkpoints(path, checkpoint.step)
             checkpoint = _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
             _restore(run, checkpoint, say)
-        (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run goes on, and its checkpoints will be newer
+        (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run continues, and its checkpoints will be newer
         on_failure.pop_all()
         return run
 
@@ -108,7 +108,7 @@ def _refuse_unresumable(path: Path, config: RunConfig) -> None:
         raise ConfigError(f"{path} is finished; there is nothing to resume.")
     if is_diverged(path):
         raise ConfigError(
-            f"{path} diverged and would diverge again, for a run is deterministic; "
+            f"{path} diverged and would diverge again, because a run is deterministic; "
             "start a new run with a lower learning rate."
         )
     if config.checkpoint_every == 0:
@@ -116,9 +116,9 @@ def _refuse_unresumable(path: Path, config: RunConfig) -> None:
 
 
 def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is sound in all its parts; else the newest of which only logs, named here, are not.
+    """The newest checkpoint that is entirely sound; else the newest with only damaged logs, and their names.
 
-    None if none was ever complete.
+    None if no checkpoint was ever complete.
     """
     for stray in strays(path):
         say(f"{stray} is not a checkpoint; it is ignored.")
@@ -143,20 +143,20 @@ def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoin
         return without_logs
     if saved or had_checkpoint(path, recorded):
         raise DamageError(
-            f"no checkpoint of {path} is sound; the run cannot be resumed, start it again in a new directory."
+            f"no checkpoint of {path} is sound, so the run cannot be resumed; start it again in a new directory."
         )
     _refuse_changes_since_birth(path, recorded)
     return None, []
 
 
 def _renew_logs(run: Run, checkpoint: Checkpoint, names: list[str], say: Say) -> Checkpoint:
-    """Let damaged logs begin anew at a checkpoint, which then relies on them no more.
+    """Restart damaged logs at a checkpoint, which then no longer relies on them.
 
-    That comes last: whenever this is broken off, the next resume does the rest.
+    The checkpoint is changed last: if this is interrupted, the next resume does the rest.
     """
     for log in (run.path / name for name in names):
         if log.exists() and not os.access(log, os.R_OK):  # it may well be sound
-            raise ConfigError(f"{log} cannot be read; give access to it, then resume again.")
+            raise ConfigError(f"{log} cannot be read; make it readable, then resume again.")
     for name in names:
         say(renew_log(run.path, run.recorded, name, checkpoint.step))
     return forget_logs(run.path, checkpoint, names)
@@ -166,13 +166,13 @@ def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:
     names = differing_fields(saved, recorded)
     if names:
         raise ConfigError(
-            f"{path / CONFIG} was changed since this run began ({', '.join(names)}); "
+            f"{path / CONFIG} has changed since this run began ({', '.join(names)}); "
             "undo that, or start a new run with the changed config."
         )
 
 
 def _refuse_changes_since_birth(path: Path, recorded: RunConfig) -> None:
-    """Without a checkpoint, the copy in the provenance says what the config was."""
+    """Without a checkpoint, compare with the copy of the config in the provenance."""
     try:
         born = saved_config(read_provenance(path))
     except (DamageError, KeyError):
@@ -183,7 +183,7 @@ def _refuse_changes_since_birth(path: Path, recorded: RunConfig) -> None:
 def _effective_config(
     recorded: RunConfig, checkpoint: Checkpoint | None, device: Device | None, threads: int | None
 ) -> RunConfig:
-    """The config to go on with: device and threads stay those of the checkpoint unless others are asked for."""
+    """The config to continue with: device and threads are the checkpoint's unless others are given."""
     if checkpoint is not None:
         device = checkpoint.state["device"] if device is None else device
         threads = checkpoint.state["threads"] if threads is None else threads
@@ -191,22 +191,22 @@ def _effective_config(
 
 
 def _make_way(path: Path, say: Say) -> None:
-    """Set aside what is in the way of a run that begins again: a file where it needs a directory, or the reverse."""
+    """Set aside what blocks a run that starts over: a file where it needs a directory, or the reverse."""
     for name in (*LOGS, CHECKPOINTS, MEMORY):
         place = path / name
         if os.path.lexists(place) and not (place.is_file() if name in LOGS else place.is_dir()):
-            say(f"{place} is not what a run has there; it is kept as {set_aside(place, STRAY).name}.")
+            say(f"{place} is in the way of this run; it is kept as {set_aside(place, STRAY).name}.")
 
 
 def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:
     path, step, config = run.path, checkpoint.step, run.config
-    notes = [f"from step {step} on with {change}" for change in changes_of_machinery(path, config)]
+    notes = [f"from step {step} on, {change}" for change in changes_of_machinery(path, config)]
     for name, before, now in (
         ("the device", checkpoint.state["device"], run.device),
         ("threads", checkpoint.state["threads"], config.threads),
     ):
         if before != now:
-            notes.append(f"from step {step} on with {name} {now} instead of {before}")
+            notes.append(f"from step {step} on, {name} {now} instead of {before}")
     restarted = run.restore(checkpoint)
     if restarted:
         which = ", ".join(str(stream) for stream in restarted)

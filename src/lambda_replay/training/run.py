@@ -1,4 +1,4 @@
-"""A run from its directory's birth to its final weights; going on after a stop is in ``resuming.py``."""
+"""A run, from creating its directory to its final weights; ``resuming.py`` continues a stopped one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OnEvent = Callable[[Event], None]
 
 
 class GameState(TypedDict):
-    """A game being played, as a checkpoint has it."""
+    """A game being played, as saved in a checkpoint."""
 
     seed: int
     first_slot: int
@@ -62,7 +62,7 @@ class GameState(TypedDict):
 
 
 class LoopState(TypedDict):
-    """The loop, as a checkpoint has it."""
+    """The loop, as saved in a checkpoint."""
 
     step: int
     num_games: int
@@ -72,7 +72,7 @@ class LoopState(TypedDict):
 
 
 class Run:
-    """A run in progress: its loop, its files and its checkpoints; it has its directory to itself until ``close``."""
+    """A run in progress: its loop, its files and its checkpoints; it locks its directory until ``close``."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Run:
         recorded: RunConfig,
         reopen_memory: bool = False,
     ) -> None:
-        """``recorded`` is the config in the directory; ``config`` differs from it in what was asked for on resuming."""
+        """``recorded`` is the config in the directory; ``config`` differs from it in what the resume changed."""
         self.path, self.config, self.recorded = path, config, recorded
         self.device = find_device(config.device).type
         self.loop, self._agent, self._memory, self._streams = assemble(
@@ -105,7 +105,7 @@ class Run:
         self._resumed_at: int | None = None
 
     def close(self) -> None:
-        """Let go of everything, the run directory too; closing twice does no harm."""
+        """Release everything, including the run directory; closing twice does no harm."""
         self._close_files()
         self._lock.release()
 
@@ -113,21 +113,21 @@ class Run:
         if self.log is not None:
             self.log.close()
         for environment in self._environments:
-            # An environment that fails now can spoil nothing any more, and must not hide how the run itself ended.
+            # An environment that fails now does no more harm, and must not hide how the run itself ended.
             with suppress(EnvironmentFault):
                 environment.close()
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Refuse a checkpoint of another run."""
+        """Reject a checkpoint of another run."""
         self._check_state(checkpoint.state)
         wanted = self._agent.get_tensors()
         if wanted.keys() != checkpoint.tensors.keys():
-            raise ConfigError("the checkpoint is that of another agent; resume with the one it was made with.")
+            raise ConfigError("the checkpoint belongs to another agent; resume with the one it was made with.")
         for name, tensors in wanted.items():
             _check_tensors(name, checkpoint.tensors[name], tensors)
 
     def restore(self, checkpoint: Checkpoint) -> list[int]:
-        """Go back to a sound checkpoint of this run; the streams whose environment could not repeat its game."""
+        """Restore a sound checkpoint of this run; returns the streams whose environment could not repeat its game."""
         state = checkpoint.state
         self._agent.set_tensors(checkpoint.tensors)
         self._memory.set_state(state["memory"])
@@ -139,7 +139,7 @@ class Run:
         return self.loop.set_state(state["loop"])
 
     def _check_state(self, state: dict[str, Any]) -> None:
-        """Refuse what a checksum cannot: values that were never those of a run like this one."""
+        """Reject what a checksum cannot: values that cannot come from a run like this one."""
         loop, num_actions = state["loop"], self._environments[0].spec.num_actions
         is_sound = (
             has_type(loop, LoopState)
@@ -156,12 +156,12 @@ class Run:
         )
         if not is_sound:
             place = self.path / CHECKPOINTS / str(state["step"]) / STATE
-            raise DamageError(f"{place} is damaged (it does not fit the environment or the agent of this run).")
+            raise DamageError(f"{place} is damaged (it does not match this run's environment or agent).")
 
     def train(self, on_event: OnEvent) -> None:
-        """Go on to the last step, leaving metrics, episodes and checkpoints behind, and save the final weights.
+        """Train to the last step, writing metrics, episodes and checkpoints, and save the final weights.
 
-        A run that diverges leaves word of it and no final weights; one whose environment fails, the weights it had.
+        A run that diverges records that and saves no final weights; one whose environment fails saves what it had.
         """
         self.log = RunLog(self.path) if self.log is None else self.log
         try:
@@ -212,28 +212,28 @@ class Run:
         save_checkpoint(self.path, checkpoint, self._memory, self._checksums)
 
     def _save_final_weights(self) -> None:
-        """Their appearance is the end of the run; they vouch for its results, which nothing changes any more."""
+        """Their appearance marks the end of the run; they hold checksums of its results, which no longer change."""
         vouched = {name: file_checksum(self.path / name) for name in (METRICS, EPISODES)}
         save_tensors(self.path / WEIGHTS, self.weights(), vouched)
 
     def weights(self) -> dict[str, Tensor]:
-        """What a policy is loaded from, as it is now."""
+        """The current weights, from which a policy is loaded."""
         return self._agent.get_tensors()["weights"]
 
     def _save_stopped_weights(self) -> None:
-        """What was learnt up to the environment's fault, unless that is of no use."""
+        """Save what was learnt before the environment failed, unless it diverged."""
         with suppress(DivergenceError):
             self._agent.check_finite()
             save_tensors(self.path / STOPPED_WEIGHTS, self.weights())
 
     def _record_divergence(self, error: DivergenceError) -> DivergenceError:
-        """The error with the step at which it was noticed, after leaving word of it in the run's directory."""
+        """The error with the step at which it was noticed, after recording it in the run's directory."""
         sentence = f"at step {self.loop.step:,} {error}"
         record_divergence(self.path, self.loop.step, sentence)
         return DivergenceError(sentence)
 
     def last_checkpoint(self) -> int | None:
-        """The step from which this run would go on if it stopped now."""
+        """The step from which this run would resume if it stopped now."""
         steps = saved_steps(self.path)
         return steps[0] if steps else None
 
@@ -243,12 +243,12 @@ def _check_tensors(what: str, found: dict[str, Tensor], wanted: dict[str, Tensor
         name: (tensor.shape, tensor.dtype) for name, tensor in wanted.items()
     }:
         raise ConfigError(
-            f"the checkpoint's {what} tensors are those of another network; resume with the one it was made with."
+            f"the checkpoint's {what} tensors belong to another network; resume with the one it was made with."
         )
 
 
 def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *, keep_memory: bool = False) -> Run:
-    """A new run in a new directory; everything that can be refused is refused before anything is written.
+    """A new run in a new directory; everything that can be rejected is rejected before anything is written.
 
     ``keep_memory``: the replay memory's files and the last checkpoints stay when the run is finished.
     """
@@ -261,18 +261,18 @@ def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *
     try:
         return Run(path, config, environments=environments, network=network, lock=lock, recorded=config)
     except BaseException:
-        shutil.rmtree(path, ignore_errors=True)  # nothing has happened in it, and what was claimed of the disk is freed
+        shutil.rmtree(path, ignore_errors=True)  # nothing has happened in it, and this frees the disk space claimed
         lock.release()
         raise
 
 
 def finish_run(path: Path) -> None:
-    """Remove what a finished run needs no more, the memory's files and the checkpoints, unless they are to stay."""
+    """Remove what a finished run no longer needs, the memory's files and the checkpoints, unless told to keep them."""
     assert is_finished(path)
     try:
         keeps_memory = read_provenance(path).get("keep_memory") is not False
     except DamageError:
-        keeps_memory = True  # nobody knows what was asked for
+        keeps_memory = True  # what was asked for is unknown
     if not keeps_memory:
         clear_run(path)
 
@@ -285,7 +285,7 @@ def train_run(
     on_event: OnEvent = lambda event: None,
     keep_memory: bool = False,
 ) -> None:
-    """Train a new run to its end: as ``lambda-replay train`` does, with a network of one's own if wanted."""
+    """Train a new run to its end, as ``lambda-replay train`` does, optionally with your own network."""
     run = start_run(path, config, network, keep_memory=keep_memory)
     try:
         run.train(on_event)
@@ -295,12 +295,12 @@ def train_run(
 
 
 def clear_run(path: Path) -> None:
-    """Remove checkpoints and the memory's files; what else somebody put into their directories stays."""
+    """Remove checkpoints and the memory's files; anything else in their directories stays."""
     for step in all_steps(path):
         remove_checkpoint(path, step)
     for file in (path / MEMORY).glob("*.bin"):
         if file.is_file():
             file.unlink()
     for name in (CHECKPOINTS, MEMORY):
-        with suppress(OSError):  # it is not empty, or a link, or was never made
+        with suppress(OSError):  # not empty, a link, or never created
             (path / name).rmdir()

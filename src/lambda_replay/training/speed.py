@@ -1,4 +1,4 @@
-"""How fast a run goes on this machine: its whole cycles, timed after a warm-up."""
+"""Measures how fast a run is on this machine: whole cycles, timed after a warm-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lambda_replay.training.run import Run, start_run
 
 
 class Stopwatch:
-    """Asked at the end of every cycle whether it is over; begins with the first to end at ``first_step`` or later."""
+    """Checked at the end of every cycle; starts with the first to end at ``first_step`` or later."""
 
     def __init__(self, first_step: int, seconds: float) -> None:
         self._first_step, self._wanted = first_step, seconds
@@ -36,14 +36,14 @@ class Stopwatch:
 
 
 class _Over(Exception):
-    """The way out of a run that would go on for ever."""
+    """Ends a run that would otherwise go on forever."""
 
 
 def time_run(config: RunConfig, stopwatch: Stopwatch, *, has_cycles: bool = True) -> Run:
-    """The run that ``train`` starts, logs and all, stopped and closed when the stopwatch is over.
+    """The run that ``train`` starts, logs and all, stopped and closed when the stopwatch runs out.
 
     A cycle lasts from one boundary to the next. Without cycles, because the learning is spread evenly over the steps,
-    the end of a game will do as well.
+    the end of a game works as well.
     """
 
     def on_event(event: Event) -> None:

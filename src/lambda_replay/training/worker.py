@@ -1,8 +1,8 @@
-"""Runs an agent's work: at once, or in a thread beside the acting; which one never changes a result.
+"""Runs an agent's learning immediately, or in a thread alongside acting.
 
-Beside the acting, θ_k plays a window while θ_{k+1} is trained from the cache of θ_k. The result does not depend on
-timing: all that training reads is fixed when the work is made, the slots it reads states from are not overwritten in
-that window, and what was learnt is adopted only at the next boundary.
+Alongside acting, θ_k plays a window while θ_{k+1} is trained from the cache of θ_k. The result does not depend on
+timing: everything that training reads is fixed when the work is created, the slots it reads states from are not
+overwritten in that window, and what was learnt is adopted only at the next boundary.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lambda_replay.replay.diagnostics import Metrics
 
 
 class Worker:
-    """Runs one piece of work at a time."""
+    """Runs one ``Work`` at a time."""
 
     def __init__(self, *, is_concurrent: bool, threads: int) -> None:
-        """``threads``: over how many a concurrent training splits its products; acting then has one."""
+        """``threads``: how many threads concurrent training uses for its products; acting then has one."""
         self._is_concurrent, self._threads = is_concurrent, threads
         self._is_stopped = False
         self._thread: threading.Thread | None = None
@@ -28,7 +28,7 @@ class Worker:
         self._error: BaseException | None = None
 
     def start(self, work: Work) -> Metrics | None:
-        """Do the work and give its metrics or, if it goes on beside the acting, begin it and give None."""
+        """Do the work and return its metrics or, if it runs alongside acting, start it and return None."""
         if not self._is_concurrent:
             metrics = work.train(self._keeps_going)
             work.adopt()
@@ -40,7 +40,7 @@ class Worker:
         return None
 
     def finish(self) -> Metrics | None:
-        """Wait for work under way and adopt its result; its metrics, or None if there was none."""
+        """Wait for work in progress and adopt its result; returns its metrics, or None if there was none."""
         if self._thread is None:
             return None
         self._thread.join()
@@ -52,7 +52,7 @@ class Worker:
         return self._metrics
 
     def stop(self) -> None:
-        """Let work under way end after its present gradient step; its result is lost."""
+        """Stop work in progress after its current gradient step; its result is lost."""
         self._is_stopped = True
         if self._thread is not None:
             self._thread.join()
@@ -62,7 +62,7 @@ class Worker:
 
     def _train_beside(self, work: Work) -> None:
         try:
-            torch.set_num_threads(self._threads)  # of this thread alone
+            torch.set_num_threads(self._threads)  # for this thread only
             self._metrics = work.train(self._keeps_going)
-        except BaseException as error:  # noqa: BLE001 — raised again, in the thread that waits for the result
+        except BaseException as error:  # noqa: BLE001 — raised again in the thread that waits for the result
             self._error = error
