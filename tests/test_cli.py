@@ -321,7 +321,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (f"{CHAIN} --network.hidden 8 wide", ["--network.hidden", "wide"]),
     (f"{CHAIN} --network.kind atari", ["network.kind atari", "mlp"]),
     (f"{CHAIN} --network.kind minatar", ["network.kind minatar", "mlp"]),
-    (f"{CHAIN} --flicker 0.5", ["flicker is 0.5", "no pictures"]),
+    (f"{CHAIN} --flicker 0.5", ["flicker is 0.5", "are not images"]),
     (f"{CHAIN} --target.copy-every 100", ["--target.copy-every"]),
     (f"{CHAIN} --atari.sticky 0.25", ["--atari.sticky"]),
     (f"{CHAIN} --config missing.json", ["missing.json"]),
@@ -385,7 +385,7 @@ def test_a_refused_run_removes_nothing_of_the_users(call: Any, tmp_path: Path, n
 
 # What an environment does at step 100, and what is said of it; whether it is an exception of the environment's own.
 FAULTS = [
-    ("NanObservation-v0", "returned an observation that is not a number", False),
+    ("NanObservation-v0", "returned an observation that is not finite", False),
     ("NanReward-v0", "returned the reward nan", False),
     ("InfiniteReward-v0", "returned the reward inf", False),
     ("NoReward-v0", "returned the reward None", False),

@@ -185,10 +185,10 @@ def test_no_cluster_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 2
     assert finished.stderr.count("\n") == 1
-    assert f"there is no Ray cluster to use at {address}" in finished.stderr
+    assert f"there is no usable Ray cluster at {address}" in finished.stderr
 
 
 def test_a_node_that_does_not_share_the_directory_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "token").touch()
     assert probe(str(tmp_path), "token")["complaint"] == ""
-    assert probe(str(tmp_path), "another")["complaint"] == f"does not see {tmp_path}"
+    assert probe(str(tmp_path), "another")["complaint"] == f"cannot see {tmp_path}"

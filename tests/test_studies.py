@@ -161,9 +161,9 @@ def test_a_number_of_seeds_counts_from_0(tmp_path: Path) -> None:
         ("[arms.peng]", "[arms.peng-0.5]", 14, 'write [arms."peng-0.5"]'),
         ("[arms.peng]", "[arms.dqn]", 14, "write each table and each key once"),
         ("[arms.peng]", '[arms.copy]\nagent = "dqn"\n[arms.peng]', 14, "the arms dqn and copy have the same settings"),
-        ("[arms.dqn]", '[arms."d/q/n"]', 11, "needs another name, of at most 100 letters"),
+        ("[arms.dqn]", '[arms."d/q/n"]', 11, "needs another name, with at most 100 letters"),
         ('"example"', f'"{"x" * 101}"', 1, "at most 100 letters"),
-        ("seeds = [3, 1]", "seeds = 1_000_000_000_000", 3, "1,000 at the most"),
+        ("seeds = [3, 1]", "seeds = 1_000_000_000_000", 3, "at most 1,000"),
         ("steps = 2_000", "step = 2_000", 7, "perhaps you meant steps"),
     ],
 )

@@ -247,7 +247,7 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
         (("run", "{file}", "other.toml"), "other.toml is one argument too many"),
         (("status", "{file}", "--outt", "x"), "there is no option --outt; perhaps you meant --out"),
         (("run", "{file}", "--out", "{file}/x"), "study.toml is not a directory; give another --out"),
-        (("status", "{file}", "--out", "{file}"), "study.toml is no directory; give another --out"),
+        (("status", "{file}", "--out", "{file}"), "study.toml is not a directory; give another --out"),
         (("run", "{file}", "--workers", "2", "--ray", "auto"), "--cpus-per-run"),
         (("run", "{file}", "--gpus-per-run", "1"), "belong to --ray"),
         (("run", "{file}", "--cpus_per_run", "1"), "belong to --ray"),
@@ -300,7 +300,7 @@ def test_a_run_that_somebody_works_on_holds_up_no_other(tmp_path: Path, monkeypa
     lock.release()
     busy, other = read_status(plan, layout)
     assert (busy.state, other.state) == ("failed", "finished")
-    assert "another process is at work on it" in busy.reason
+    assert "another process is working on it" in busy.reason
 
 
 def test_a_run_that_somebody_leaves_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
