@@ -323,9 +323,9 @@ def test_spaces_that_do_not_fit(env_id: str, sentence: str) -> None:
         ("NeedsArguments-v0", "NeedsArguments-v0 could not be created"),
         ("what is this", "what is this could not be created"),
         ("", "'' is not an environment; write atari/pong"),
-        ("a:b:Env-v0", "'a:b:Env-v0' is no environment"),
-        (":Env-v0", "':Env-v0' is no environment"),
-        (".a:Env-v0", "'.a:Env-v0' is no environment"),
+        ("a:b:Env-v0", "'a:b:Env-v0' is not an environment"),
+        (":Env-v0", "':Env-v0' is not an environment"),
+        (".a:Env-v0", "'.a:Env-v0' is not an environment"),
     ],
 )
 def test_names_that_lead_nowhere(env_id: str, sentence: str) -> None:
@@ -524,7 +524,11 @@ def test_arguments_of_the_config_reach_the_environment() -> None:
 @pytest.mark.parametrize(
     ("env_id", "arguments", "words"),
     [
-        ("CartPole-v1", {"length": 2}, "could not be created: CartPoleEnv.__init__() got an unexpected keyword argument"),
+        (
+            "CartPole-v1",
+            {"length": 2},
+            "could not be created: CartPoleEnv.__init__() got an unexpected keyword argument",
+        ),
         ("NeedsArguments-v0", {}, "'size'; pass what it needs as env_args."),
         ("Hiding-v0", {"colour": 2}, "unexpected keyword argument 'colour'; give env_args that it accepts."),
     ],

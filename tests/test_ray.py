@@ -130,7 +130,7 @@ def test_a_lost_node_changes_nothing(cluster: Any, gate: Gate, tmp_path: Path) -
     assert len(starts) == 3
     assert " resume " in starts[1]
     assert " resume " in starts[2]
-    assert "going on from step 0" not in layout.log(victim).read_text()
+    assert "resuming from step 0" not in layout.log(victim).read_text()
 
     subprocess.run(study_command(file, tmp_path / "here", "--workers", "2"), check=True, timeout=HUNG_SECONDS)
     here = make_layout(tmp_path / "here", study)

@@ -133,7 +133,7 @@ def test_a_number_of_seeds_counts_from_0(tmp_path: Path) -> None:
         ("seeds = [3, 1]", "seeds = 0", 3, "or a list of different seeds"),
         ("seeds = [3, 1]", "seeds = [1, 1]", 3, "or a list of different seeds"),
         ("seeds = [3, 1]", "seeds = true", 3, "or a list of different seeds"),
-        ("seeds = [3, 1]", "seed = 5", 3, "there is no 'seed' in a study"),
+        ("seeds = [3, 1]", "seed = 5", 3, "'seed' is not a key of a study file"),
         ("seeds = [3, 1]\n", "", 1, "seeds is missing; write seeds = 5"),
         ('"example"', '"my study"', 1, "letters, digits"),
         ('"CartPole-v1"]', '"minatar/breakout"]', 2, "twice"),
@@ -314,7 +314,7 @@ def test_time_left_is_judged_by_runs_of_the_same_arm(study: Study, tmp_path: Pat
     ("said", "reason"),
     [
         ("step 1 of 9\nlambda-replay: no disk.\n", "no disk."),
-        ("Traceback (most …):\n  File x\n    f()\nOSError: off\ngo on with: resume\n", "OSError: off"),
+        ("Traceback (most …):\n  File x\n    f()\nOSError: off\ncontinue with: resume\n", "OSError: off"),
         ("lambda-replay: checkpoint 4 is damaged.\nTraceback (most …):\n  f()\nKeyError: 'k'\n", "KeyError: 'k'"),
         ("Killed\n\n", "Killed"),
         ("", ""),

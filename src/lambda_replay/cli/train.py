@@ -83,7 +83,7 @@ def title_of(config: RunConfig) -> str:
 
 def _how_to_resume(run: Run) -> str:
     if is_finished(run.path):
-        return f"stopped after the last step, while tidying up; complete that with: lambda-replay resume {quoted(run.path)}"
+        return f"stopped after the last step, while tidying up; finish with: lambda-replay resume {quoted(run.path)}"
     return f"stopped at step {run.loop.step:,}; {_way_on(run)}."
 
 

@@ -165,7 +165,7 @@ def _syntax_sentence(path: Path, text: str, message: str) -> str:
 def _check_top(source: Source) -> None:
     for name in source.values:
         if name not in FORMS:
-            raise source.mistake((name,), f"{name!r} is not a key of a study file; it has {', '.join(FORMS)}.")
+            raise source.mistake((name,), f"{name!r} is not a key of a study file; the keys are {', '.join(FORMS)}.")
     for name, form in FORMS.items():
         if name not in source.values and name not in OPTIONAL:
             raise source.mistake((), f"{name} is missing; write {form}.")
