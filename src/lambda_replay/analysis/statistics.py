@@ -144,7 +144,7 @@ def median_time(times: Floats, is_reached: Booleans) -> MedianTime:
     """The median time to reach something, from the Kaplan-Meier estimate of how many have not reached it yet.
 
     A run that did not reach it counts with the time for which it was observed (its time is censored there): leaving it
-    out would favour an arm whose lucky runs alone get there.
+    out would favour an arm of which only the lucky runs reach it.
     """
     reached, total = int(is_reached.sum()), len(times)
     if reached == 0:

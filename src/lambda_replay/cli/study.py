@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
         print(USAGE)
         return DONE
     if arguments[0] not in commands:
-        raise ConfigError(f"there is no study {arguments[0]!r}; give lambda-replay study run|status|report FILE.")
+        raise ConfigError(f"study has no command {arguments[0]!r}; give lambda-replay study run|status|report FILE.")
     return commands[arguments[0]](arguments[1:])
 
 

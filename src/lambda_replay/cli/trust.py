@@ -1,4 +1,4 @@
-"""Asks before importing the module that a run created by somebody else names."""
+"""Asks before importing a module that somebody else's run names as its environment."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class MinAtar:
         )
 
     def render(self) -> NDArray[np.uint8]:
-        """The grid with one colour per channel; where channels overlap, the first one shows, which is the player's."""
+        """One colour per channel; where channels overlap, the first one shows, so the player is never hidden."""
         planes = self._observation()  # [10, 10, C]
         colours = np.array((BACKGROUND, *PALETTE), dtype=np.uint8)  # [11, 3]
         cells = colours[np.where(planes.any(axis=-1), planes.argmax(axis=-1) + 1, 0)]  # [10, 10, 3]
