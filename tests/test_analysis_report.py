@@ -126,7 +126,7 @@ def test_the_baseline_does_not_win_against_nobody(tmp_path: Path) -> None:
         ("minatar/breakout", arm, 0): "waiting" for arm in ARMS if arm != "dqn-3step"
     }
     page = render(summarise(make_study(tmp_path, environments=1, seeds=1, states=waiting)))
-    assert findings_of(page)[0].startswith("<b>dqn-3step</b> alone has finished runs, with ")
+    assert findings_of(page)[0].startswith("<b>dqn-3step</b> is the only arm with finished runs, with ")
     assert lead_of(page) == (
         "Only <b>dqn-3step</b> has a finished run in every environment, so there is no overall comparison."
     )
@@ -166,7 +166,7 @@ def test_runs_of_different_commits_are_called_out(tmp_path: Path) -> None:
 def test_one_seed_says_nothing_about_chance(tmp_path: Path) -> None:
     summary = summarise(make_study(tmp_path, environments=1, seeds=1, states={}))
     sentence = findings_of(render(summary))[0]
-    assert "one run on a side says nothing about chance" in sentence
+    assert "with only one run on a side this may be chance" in sentence
     assert "±" not in sentence
 
 
@@ -291,14 +291,17 @@ def test_pairs_are_marked_only_where_runs_are_enough(tmp_path: Path) -> None:
     enough = render(summarise(study))
     section = section_of(enough, "pairs")
     assert section.count("▲") == section.count("▼") > 1
-    assert "▲ and ▼: it lies wholly above or below 0.5. Of 10 pairs chance alone would mark about 0.5.</p>" in section
-    assert "too narrow: they need" not in enough
+    assert (
+        "▲ and ▼: the interval is entirely above or below 0.5. Of 10 pairs, chance alone would mark about 0.5.</p>"
+        in section
+    )
+    assert "too narrow; reliable ones need" not in enough
     few = render(summarise(replace(study, runs=tuple(run for run in study.runs if run.seed < 3))))
     needed = "20 runs of each arm, and 5 in each environment"
     section = section_of(few, "pairs")
-    assert f"Nothing is marked: these intervals are too narrow, they need {needed}.</p>" in section
+    assert f"Nothing is marked: these intervals are too narrow; reliable ones need {needed}.</p>" in section
     assert "▲" not in section
-    assert lead_of(few).endswith(f" These intervals are too narrow: they need {needed}.")
+    assert lead_of(few).endswith(f" These intervals are too narrow; reliable ones need {needed}.")
 
 
 def test_a_study_that_has_not_started_has_a_report(tmp_path: Path) -> None:
@@ -353,7 +356,7 @@ def test_the_report_says_first_of_all_that_the_numbers_are_of_the_survivors(tmp_
     assert "Training diverged in 4 of 30 runs: their values were no longer finite" in text
     assert (
         "<b>peng-0.75</b>: 1 of 3 runs in minatar/breakout and all 3 runs in minatar/space_invaders diverged. Its "
-        "numbers are of the surviving runs only, which flatters it. It has no score in minatar/space_invaders."
+        "numbers include only the surviving runs, which flatters it. It has no score in minatar/space_invaders."
     ) in text
     assert text.index("flatters it") < text.index('<section id="summary">')
     assert "No finished run yet" not in text
@@ -374,7 +377,7 @@ def test_a_winner_of_which_runs_diverged_says_so(tmp_path: Path) -> None:
     assert sentence.endswith(" 1 of 3 runs of <b>dqn-3step</b> diverged, which flatters it.")
     assert " 1 run of <b>peng-0.75</b> diverged and is not counted. " in lead_of(page)
     assert (
-        '<p class="note">Of the surviving runs only, and therefore flattered: <b>peng-0.75</b> (1 diverged) and '
+        '<p class="note">Flattered, since only surviving runs count: <b>peng-0.75</b> (1 diverged) and '
         "<b>dqn-3step</b> (1 diverged).</p>"
     ) in section_of(page, "aggregate")
 
@@ -393,8 +396,8 @@ def test_a_baseline_without_a_surviving_run_is_compared_with_nothing(tmp_path: P
         "every run of the baseline <b>dqn-3step</b> in minatar/breakout diverged, so it is not compared"
     )
     assert re.findall(r"<li>(<b>.*?) </li>", page.partition('<section id="summary">')[0]) == [
-        "<b>dqn-3step</b>: all 3 runs in minatar/breakout diverged. It has no score in minatar/breakout, and as it is "
-        "the baseline, nothing is compared with it there."
+        "<b>dqn-3step</b>: all 3 runs in minatar/breakout diverged. It has no score in minatar/breakout, and since it "
+        "is the baseline, nothing is compared with it there."
     ]
 
 

@@ -230,7 +230,7 @@ def test_config_differences_say_what_an_arm_changes() -> None:
 
 
 def test_a_study_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="baseline 'dqn' is no arm"):
+    with pytest.raises(ConfigError, match="baseline 'dqn' is not an arm"):
         StudyData("s", ("minatar/breakout",), ("peng",), "dqn", (0,), 10, ())
     with pytest.raises(ConfigError, match="which the study does not list"):
         StudyData("s", ("CartPole-v1",), ("peng",), "peng", (0,), 10, (record(tmp_path),))

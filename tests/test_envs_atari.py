@@ -275,9 +275,7 @@ def test_unknown_games(game: str, sentence: str) -> None:
 
 
 def test_a_limit_shorter_than_the_start_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"atari\.max_frames is 30, but the start of a game alone takes up to 30 frames"
-    ):
+    with pytest.raises(ConfigError, match=r"atari\.max_frames is 30, but starting a game takes up to 30 frames"):
         Atari("pong", AtariConfig(max_frames=30))
 
 

@@ -280,21 +280,21 @@ def test_pictures_that_need_a_missing_package_are_one_sentence_and_the_game_goes
     with pytest.raises(ConfigError) as caught:
         watched.render()
     remedy = "install it with: pip install 'lambda-replay[classic]'."
-    assert str(caught.value) == f"drawing CartPole-v1 needs pygame, which is not installed; {remedy}"
+    assert str(caught.value) == f"rendering CartPole-v1 needs pygame, which is not installed; {remedy}"
     assert_array_equal(plain.step(0).observation, watched.step(0).observation)
 
 
 def test_environments_without_pictures_say_so() -> None:
     environment = GymnasiumEnvironment("Blind-v0")
     environment.reset(0)
-    with pytest.raises(ConfigError, match="Blind-v0 offers no rgb_array pictures"):
+    with pytest.raises(ConfigError, match="Blind-v0 has no rgb_array render mode"):
         environment.render()
 
 
 @pytest.mark.parametrize(
     ("env_id", "sentence"),
     [
-        ("Continuous-v0", "Continuous-v0 has Box actions, but Q-values are for Discrete ones"),
+        ("Continuous-v0", "Continuous-v0 has Box actions, but Q-values need Discrete ones"),
         ("Pendulum-v1", "Pendulum-v1 has Box actions"),
         ("Several-v0", "Several-v0 has MultiDiscrete actions"),
         ("Text-v0", "Text-v0 has Text observations, but Text cannot become a vector"),
@@ -320,12 +320,12 @@ def test_spaces_that_do_not_fit(env_id: str, sentence: str) -> None:
         ("no_such_package:Env-v0", "no_such_package:Env-v0 needs a package that is missing"),
         ("json:Env-v77", "there is no Gymnasium environment 'Env-v77'"),
         ("Misplaced-v0", "Misplaced-v0 needs a package that is missing"),
-        ("NeedsArguments-v0", "NeedsArguments-v0 could not be made"),
-        ("what is this", "what is this could not be made"),
-        ("", "'' is no environment; write atari/pong"),
-        ("a:b:Env-v0", "'a:b:Env-v0' is no environment"),
-        (":Env-v0", "':Env-v0' is no environment"),
-        (".a:Env-v0", "'.a:Env-v0' is no environment"),
+        ("NeedsArguments-v0", "NeedsArguments-v0 could not be created"),
+        ("what is this", "what is this could not be created"),
+        ("", "'' is not an environment; write atari/pong"),
+        ("a:b:Env-v0", "'a:b:Env-v0' is not an environment"),
+        (":Env-v0", "':Env-v0' is not an environment"),
+        (".a:Env-v0", "'.a:Env-v0' is not an environment"),
     ],
 )
 def test_names_that_lead_nowhere(env_id: str, sentence: str) -> None:
@@ -367,8 +367,8 @@ def test_observations_are_flattened(space: spaces.Space[Any], observation: Any, 
     [
         (VECTOR, np.zeros(3), "an observation of shape (3,), but its space has shape (2,)"),
         (VECTOR, None, "an observation of shape ()"),
-        (VECTOR, np.array([0, np.nan]), "an observation that is not a number"),
-        (NUMBER, np.inf, "an observation that is not a number"),
+        (VECTOR, np.array([0, np.nan]), "an observation that is not finite"),
+        (NUMBER, np.inf, "an observation that is not finite"),
         (spaces.Discrete(4), 4, "the observation 4, which is not in its space Discrete(4)"),
         (spaces.Discrete(4), -1, "the observation -1"),  # else the one-hot code of 3
         (spaces.Tuple([spaces.Discrete(2), NUMBER]), (1,), "the observation (1,)"),
@@ -524,9 +524,13 @@ def test_arguments_of_the_config_reach_the_environment() -> None:
 @pytest.mark.parametrize(
     ("env_id", "arguments", "words"),
     [
-        ("CartPole-v1", {"length": 2}, "could not be made: CartPoleEnv.__init__() got an unexpected keyword argument"),
-        ("NeedsArguments-v0", {}, "'size'; give what it needs as env_args."),
-        ("Hiding-v0", {"colour": 2}, "unexpected keyword argument 'colour'; give env_args that it takes."),
+        (
+            "CartPole-v1",
+            {"length": 2},
+            "could not be created: CartPoleEnv.__init__() got an unexpected keyword argument",
+        ),
+        ("NeedsArguments-v0", {}, "'size'; pass what it needs as env_args."),
+        ("Hiding-v0", {"colour": 2}, "unexpected keyword argument 'colour'; give env_args that it accepts."),
     ],
 )
 def test_arguments_that_an_environment_does_not_take(env_id: str, arguments: dict[str, Any], words: str) -> None:
@@ -547,7 +551,7 @@ def test_a_constructors_own_type_error_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("env_id", "words"),
     [
-        ("ALE/Pong-v5", "ALE/Pong-v5 is called atari/pong here; it has pictures of 84×84, 4 frames per step and no st"),
+        ("ALE/Pong-v5", "ALE/Pong-v5 is called atari/pong here; it has 84×84 images, 4 frames per step and no st"),
         ("PongNoFrameskip-v4", "atari/pong"),
         ("Pong-v4", "atari/pong"),
         ("ALE/Pong-ram-v5", "atari/pong"),

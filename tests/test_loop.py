@@ -414,8 +414,8 @@ def test_games_of_several_streams_are_numbered_as_they_end() -> None:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ("NanObservation-v0", "an observation that is not a number"),
-        ("InfiniteObservation-v0", "an observation that is not a number"),
+        ("NanObservation-v0", "an observation that is not finite"),
+        ("InfiniteObservation-v0", "an observation that is not finite"),
         ("NanReward-v0", "the reward nan"),
         ("InfiniteReward-v0", "the reward inf"),
         ("NoReward-v0", "the reward None"),

@@ -130,7 +130,7 @@ def test_a_lost_node_changes_nothing(cluster: Any, gate: Gate, tmp_path: Path) -
     assert len(starts) == 3
     assert " resume " in starts[1]
     assert " resume " in starts[2]
-    assert "going on from step 0" not in layout.log(victim).read_text()
+    assert "resuming from step 0" not in layout.log(victim).read_text()
 
     subprocess.run(study_command(file, tmp_path / "here", "--workers", "2"), check=True, timeout=HUNG_SECONDS)
     here = make_layout(tmp_path / "here", study)
@@ -185,10 +185,10 @@ def test_no_cluster_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 2
     assert finished.stderr.count("\n") == 1
-    assert f"there is no Ray cluster to use at {address}" in finished.stderr
+    assert f"there is no usable Ray cluster at {address}" in finished.stderr
 
 
 def test_a_node_that_does_not_share_the_directory_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "token").touch()
     assert probe(str(tmp_path), "token")["complaint"] == ""
-    assert probe(str(tmp_path), "another")["complaint"] == f"does not see {tmp_path}"
+    assert probe(str(tmp_path), "another")["complaint"] == f"cannot see {tmp_path}"

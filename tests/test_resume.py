@@ -676,7 +676,7 @@ def test_a_finished_run_is_left_as_it_is(server: Server, undisturbed: Path, tmp_
         resume_run(run, print)
     ended = server.run("resume", run)
     assert (ended.code, ended.err) == (0, "")
-    assert "is finished already" in ended.out
+    assert "is already finished" in ended.out
     assert not differences(undisturbed, run)
     assert (run / "curve.png").exists()
 
@@ -801,7 +801,7 @@ def test_a_signal_stops_at_once_and_says_how_to_go_on(server: Server, tmp_path: 
     ended = child.wait()
     assert ended.code == 130
     assert is_one_sentence(ended.err)
-    assert f"stopped at step 120; go on with: lambda-replay resume {run} (0 steps will be repeated)" in ended.err
+    assert f"stopped at step 120; continue with: lambda-replay resume {run} (0 steps will be repeated)" in ended.err
     assert (run / "metrics.jsonl").read_text() == ""  # the updates would have left a row
 
 
@@ -854,7 +854,7 @@ def assert_full_and_then_resumed(server: Server, run: Path, ended: Ended, undist
     """The disk was full in the middle of a run; now there is room again."""
     assert ended.code == 1
     assert is_one_sentence(ended.err)
-    assert f"go on with: lambda-replay resume {run}" in ended.err
+    assert f"continue with: lambda-replay resume {run}" in ended.err
     assert all(finding.is_sound for finding in verify_run(run))
     assert server.run("resume", run).code == 0
     assert not differences(undisturbed, run)

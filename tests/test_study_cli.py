@@ -199,7 +199,7 @@ def test_killed_and_interrupted_with_one_worker_it_gives_the_same_bytes(finished
         _, said = driver.communicate(timeout=HUNG_SECONDS)
     assert driver.returncode == 130
     assert "stopped with 1 of 2 runs done" in said
-    assert f"go on with: lambda-replay study run {file}" in said
+    assert f"continue with: lambda-replay study run {file}" in said
     assert not layout.mark(second).exists()
 
     study("report", file)
@@ -237,22 +237,22 @@ def test_a_failed_run_is_tried_once_more_and_reported_with_its_reason(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("run",), "FILE comes first: lambda-replay study run FILE"),
-        (("run", "--workers", "2", "{file}"), "FILE comes first: lambda-replay study run FILE"),
+        (("run",), "give FILE first: lambda-replay study run FILE"),
+        (("run", "--workers", "2", "{file}"), "give FILE first: lambda-replay study run FILE"),
         (("go", "x.toml"), "run|status|report"),
         (("run", "none.toml"), "there is no study file none.toml"),
         (("run", "{file}", "--workers", "0"), "--workers is 0"),
         (("run", "{file}", "--workers", "two"), "not 'two' (see lambda-replay study run --help)"),
         (("run", "{file}", "--cpus-per-run", "two"), "--cpus-per-run takes a number, not 'two'"),
-        (("run", "{file}", "other.toml"), "other.toml is one argument too many"),
-        (("status", "{file}", "--outt", "x"), "there is no option --outt; perhaps you meant --out"),
+        (("run", "{file}", "other.toml"), "other.toml is an unexpected argument"),
+        (("status", "{file}", "--outt", "x"), "there is no option --outt; did you mean --out?"),
         (("run", "{file}", "--out", "{file}/x"), "study.toml is not a directory; give another --out"),
-        (("status", "{file}", "--out", "{file}"), "study.toml is no directory; give another --out"),
+        (("status", "{file}", "--out", "{file}"), "study.toml is not a directory; give another --out"),
         (("run", "{file}", "--workers", "2", "--ray", "auto"), "--cpus-per-run"),
         (("run", "{file}", "--gpus-per-run", "1"), "belong to --ray"),
         (("run", "{file}", "--cpus_per_run", "1"), "belong to --ray"),
         (("run", "{file}", "--ray", "auto", "--cpus-per-run", "nan"), "a number above 0"),
-        (("report", "{file}", "--out", "my runs"), "begin with: lambda-replay study run study.toml --out 'my runs'"),
+        (("report", "{file}", "--out", "my runs"), "start with: lambda-replay study run study.toml --out 'my runs'"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -300,7 +300,7 @@ def test_a_run_that_somebody_works_on_holds_up_no_other(tmp_path: Path, monkeypa
     lock.release()
     busy, other = read_status(plan, layout)
     assert (busy.state, other.state) == ("failed", "finished")
-    assert "another process is at work on it" in busy.reason
+    assert "another process is working on it" in busy.reason
 
 
 def test_a_run_that_somebody_leaves_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

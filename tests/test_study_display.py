@@ -101,14 +101,14 @@ def test_elsewhere_every_change_is_one_line(tmp_path: Path, monkeypatch: pytest.
     with StudyDisplay(study, 2, Console(file=file, width=40, color_system=None)) as display:
         display.update(statuses_of(study, ["running"]))
         finished, *others = statuses_of(study, ["finished", "failed"])
-        others[0] = replace(others[0], reason="it was ended by SIGKILL")
+        others[0] = replace(others[0], reason="it was killed by SIGKILL")
         display.update([replace(finished, score=7.5, seconds=61.0), *others])
     lines = file.getvalue().splitlines()
     assert lines == [
         "started   minatar/breakout · dqn-3step · seed 0",
         "shown: 0 done, 1 running, 3 waiting, 0 failed",
         "finished  minatar/breakout · dqn-3step · seed 0: score 7.5 in 1 min 01 s",
-        "failed    minatar/breakout · peng-075 · seed 0: it was ended by SIGKILL",
+        "failed    minatar/breakout · peng-075 · seed 0: it was killed by SIGKILL",
     ]
 
 

@@ -1,1 +1,1 @@
-"""Scores, statistics, plots and the report of finished or unfinished runs; nothing here trains or imports torch."""
+"""Scores, statistics, plots and reports for finished and unfinished runs; nothing here trains or imports torch."""

@@ -15,13 +15,13 @@ SAME_EVERYWHERE = ("commit", "versions.", "python", "platform", "processor")  # 
 
 
 def unfinished_states(study: StudyData) -> list[str]:
-    """How many of the unfinished runs are in which state: 1 running, 6 waiting."""
+    """How many unfinished runs are in each state: 1 running, 6 waiting."""
     totals = [(sum(run.state == state for run in study.runs), state) for state in UNFINISHED]
     return [f"{total} {state}" for total, state in totals if total]
 
 
 def missing_arms(summary: StudySummary) -> dict[str, list[str]]:
-    """Arms that still wait for a first finished run, with the environments where they do."""
+    """Arms without a finished run yet, with the environments where they have none."""
     lacking = {
         arm: [
             environment.environment
@@ -34,7 +34,7 @@ def missing_arms(summary: StudySummary) -> dict[str, list[str]]:
 
 
 def diverged_arms(summary: StudySummary) -> list[str]:
-    """Arms of which runs diverged."""
+    """Arms with diverged runs."""
     return [arm for arm in summary.study.arms if summary.num_diverged_of(arm)]
 
 
@@ -44,7 +44,7 @@ def unlearnt_environments(summary: StudySummary) -> list[str]:
 
 
 def has_enough_runs(summary: StudySummary) -> bool:
-    """Whether the intervals over all environments can be believed."""
+    """Whether the intervals over all environments can be trusted."""
     return all(
         is_enough([len(environment.arm(result.arm).final_scores) for environment in summary.learnt])
         for result in summary.aggregates
@@ -52,13 +52,13 @@ def has_enough_runs(summary: StudySummary) -> bool:
 
 
 def num_comparisons(summary: StudySummary) -> int:
-    """Comparisons with the baseline that have an interval, and so may be marked."""
+    """Comparisons with the baseline that have an interval and may therefore be marked."""
     found = [arm.comparison for environment in summary.environments for arm in environment.arms]
     return sum(comparison is not None and comparison.difference.has_interval for comparison in found)
 
 
 def differing_provenance(summary: StudySummary) -> list[str]:
-    """What sets runs apart that should differ in their settings alone, such as the commit."""
+    """What differs between runs that should differ only in their settings, such as the commit."""
     known = [run.provenance for environment in summary.environments for run in environment.runs if run.provenance]
     names = dict.fromkeys(name for provenance in known for name in provenance if name.startswith(SAME_EVERYWHERE))
     return [name.removeprefix("versions.") for name in names if len({str(values.get(name)) for values in known}) > 1]
@@ -70,7 +70,7 @@ def num_noted(summary: StudySummary) -> int:
 
 
 def threshold_meaning(environment: EnvironmentSummary, baseline: str) -> str:
-    """What the score is whose reaching is timed; empty without one."""
+    """What the threshold score is; empty if there is none."""
     if math.isnan(environment.threshold):
         return ""
     is_final = environment.threshold == environment.arm(baseline).final.value
@@ -78,7 +78,7 @@ def threshold_meaning(environment: EnvironmentSummary, baseline: str) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """A setting or an entry of the provenance as one line."""
+    """A setting or a provenance entry as one line."""
     if value is None or value == []:
         return "none"
     if isinstance(value, list) and all(isinstance(part, str) for part in value):

@@ -1,4 +1,4 @@
-"""What the page's pictures are drawn from: JSON for report.js, and positions for the small pictures in tables."""
+"""Data for the report's graphics: JSON for report.js, and positions for the small graphics in tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lambda_replay.analysis.palette import ArmStyle
 from lambda_replay.analysis.summary import AXES, Axis, Curve, EnvironmentSummary, StudySummary
 from lambda_replay.replay.data import Floats
 
-Domain = tuple[float, float]  # the values at the left and at the right edge
-FIGURES = 6  # significant figures of the numbers that the charts are drawn from, and that are read off them
+Domain = tuple[float, float]  # the values at the left and right edges
+FIGURES = 6  # significant figures of the numbers in the charts and their readouts
 PROBABILITIES: Domain = (-0.06, 1.06)
 
 
 def chart_data(summary: StudySummary, styles: Mapping[str, ArmStyle]) -> dict[str, Any]:
-    """What report.js draws: arms with their dashes, and for each environment and axis a curve for each arm."""
+    """What report.js draws: arms with their dashes, and a curve for each environment, axis and arm."""
     return {
         "arms": [{"name": arm, "dash": styles[arm].dash} for arm in summary.study.arms],
         "environments": [
@@ -29,23 +29,23 @@ def chart_data(summary: StudySummary, styles: Mapping[str, ArmStyle]) -> dict[st
 
 
 def drawn_axes(environments: Sequence[EnvironmentSummary], at_least: int = 1) -> list[Axis]:
-    """The axes over which at least so many of the environments have curves."""
+    """The axes on which at least ``at_least`` environments have curves."""
     return [axis for axis in AXES if sum(environment.has_curves(axis) for environment in environments) >= at_least]
 
 
 def final_domain(environment: EnvironmentSummary) -> Domain:
-    """Where the dots of the environment's runs lie."""
+    """The range of the dots for the environment's runs."""
     return padded(np.concatenate([arm.final_scores for arm in environment.arms]))
 
 
 def aggregate_domain(summary: StudySummary) -> Domain:
-    """Where the interquartile means and their intervals lie; always with random play and the best arm's mean."""
+    """The range of the interquartile means and their intervals; always includes random play and the best arm's mean."""
     means = [result.interquartile_mean for result in summary.aggregates]
     return padded(np.array([0.0, 1.0, *(end for mean in means for end in (mean.value, mean.low, mean.high))]))
 
 
 def padded(values: Floats) -> Domain:
-    """The range of the values and a little more, so that no dot is cut off; NaN is left out."""
+    """The range of the values with a margin, so that no dot is cut off; NaN is ignored."""
     known = values[~np.isnan(values)]
     if len(known) == 0:
         return (0.0, 1.0)
@@ -55,7 +55,7 @@ def padded(values: Floats) -> Domain:
 
 
 def percent(value: float, domain: Domain) -> str:
-    """The position of a value; a percentage, so a picture takes the width that its cell has."""
+    """The position of a value as a percentage, so that a graphic fits the width of its cell."""
     low, high = domain
     assert not math.isnan(value)
     return f"{100 * (value - low) / (high - low):.2f}%"

@@ -1,4 +1,4 @@
-"""A picture of one block of a refresh: why two estimators give different returns for the same steps."""
+"""Draws one block of a refresh, to show why two estimators give different returns for the same steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw_block(block: Evaluation, estimators: Sequence[Estimator], out_png: Path
         _draw_rewards(all_axes[0], block)
         _draw_q_values(all_axes[1], block)
         _draw_explanations(all_axes[2], all_axes[3], block, explanations)
-        all_axes[-1].set_xlabel("step of the block (dotted: the episode ends; dots: the action was not greedy)")
+        all_axes[-1].set_xlabel("step of the block (dotted line: the episode ends; dots: the action was not greedy)")
 
     return write_shared(out_png, render(draw, (10.0, 9.0), ["png"])["png"])
 
@@ -56,7 +56,7 @@ def _draw_q_values(axes: Any, block: Evaluation) -> None:
         axes.fill_between(steps, lowest, greedy, color="#e3e6ea", label="all actions")
         axes.plot(steps, greedy, color="#4aa8e8", linewidth=3.5, label="max Q(s, ·)")
         explored = np.flatnonzero(~block.is_greedy[0, :-1] & block.is_transition[0])
-        at_the_bottom = axes.get_xaxis_transform()  # x in steps, y in parts of the panel
+        at_the_bottom = axes.get_xaxis_transform()  # x in steps, y as a fraction of the panel
         axes.plot(explored, np.full(len(explored), 0.04), "o", color="#d55e00", markersize=3, transform=at_the_bottom)
     axes.plot(steps, _where_transition(block, block.action_values[0, :-1]), color="#3d434b", label="Q(s, a) taken")
     _put_legend(axes)

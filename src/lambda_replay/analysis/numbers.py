@@ -1,4 +1,4 @@
-"""Numbers as the report writes them: rounded, with units, in lists; its sentences are in templates/."""
+"""Formats numbers for the report: rounded, with units, in lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "–"
 
 
 def decimals_for(largest: float) -> int:
-    """Digits after the point that give a number of this size about three figures: 0.91, 5.61, 12.3, 358."""
+    """Digits after the decimal point that give a number of this size about three figures: 0.91, 5.61, 12.3, 358."""
     return 2 if largest < 1 else max(0, 2 - math.floor(math.log10(largest)))
 
 
@@ -37,7 +37,7 @@ def mean_and_error(mean: Mean, decimals: int) -> str:
 
 
 def interval(estimate: Estimate, decimals: int) -> str:
-    """0.88 to 0.97; empty when there is none."""
+    """0.88 to 0.97; empty if there is no interval."""
     return f"{fixed(estimate.low, decimals)} to {fixed(estimate.high, decimals)}" if estimate.has_interval else ""
 
 
@@ -48,7 +48,7 @@ def with_interval(estimate: Estimate, decimals: int) -> str:
 
 
 def steps(value: float) -> str:
-    """400k, 1.25M; infinite is not reached."""
+    """400k, 1.25M; infinity is "not reached"."""
     if not math.isfinite(value):
         return UNKNOWN if math.isnan(value) else "not reached"
     if value >= 999_500:

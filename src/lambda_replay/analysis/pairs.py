@@ -1,4 +1,4 @@
-"""Every arm against every other, where the summary compares each with the baseline alone."""
+"""Compares every arm with every other; the summary compares each only with the baseline."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Pair:
     arm: str
     other: str
     comparisons: tuple[Comparison, ...]  # [environments]
-    probability: Estimate  # of a run of the arm scoring higher than one of the other, over the learnt environments
-    is_enough: bool  # runs for the interval of the probability to be believed
+    probability: Estimate  # of a run of the arm scoring higher than one of the other, over the learned environments
+    is_enough: bool  # whether there are enough runs to trust the probability's interval
 
 
 def every_pair(summary: StudySummary) -> tuple[Pair, ...]:
-    """Each two arms once, the one that is better over all environments first."""
+    """Every pair of arms once, with the one that is better over all environments first."""
     ranked = [result.arm for result in summary.aggregates]
     return tuple(_pair(summary, arm, other) for arm, other in combinations(ranked, 2))
 
 
 def probabilities(pairs: Sequence[Pair]) -> dict[tuple[str, str], Estimate]:
-    """For each two arms, in both orders, the probability that a run of the first scores higher."""
+    """For every pair of arms, in both orders, the probability that a run of the first scores higher."""
     chances = {(pair.arm, pair.other): pair.probability for pair in pairs}
     return chances | {(other, arm): chance.complement for (arm, other), chance in chances.items()}
 
@@ -55,9 +55,9 @@ def _pair(summary: StudySummary, arm: str, other: str) -> Pair:
 
 
 def is_enough(runs: Sequence[int]) -> bool:
-    """Whether so many runs in each environment give a bootstrap interval that covers about what it promises.
+    """Whether this many runs in each environment give a bootstrap interval with about its nominal coverage.
 
-    Runs are drawn anew within each environment, so two in each stay too few however many environments there are.
+    Runs are resampled within each environment, so two in each are too few, however many environments there are.
     """
     return sum(runs) >= ENOUGH_RUNS and min(runs) >= ENOUGH_PER_ENVIRONMENT
 

@@ -1,8 +1,8 @@
-"""How arms look in every figure: a colour for light and one for dark ground, and a dash pattern; nothing is drawn here.
+"""The look of arms in every figure: a colour for light backgrounds, one for dark backgrounds, and a dash pattern.
 
-The hues started as Okabe and Ito's (2008) and were moved, by search, until any two of them are well apart (ΔE above 20)
-for normal, protan, deutan and tritan sight, with a contrast of 3:1 or more to the ground; a test computes it.
-The baseline has the colour of the text. Dashes tell arms apart without any colour.
+The hues started as Okabe and Ito's (2008) and were moved by search until any two are well apart (ΔE above 20) for
+normal, protan, deutan and tritan vision, with a contrast of at least 3:1 to the background; a test checks this.
+The baseline has the colour of the text. Dashes distinguish arms without colour.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 class ArmStyle:
     """Colours as #rrggbb; the dash pattern in pixels on and off, empty for a solid line."""
 
-    index: int  # of the arm in its study
+    index: int  # of the arm in the study
     light: str
     dark: str
     dash: tuple[int, ...]
 
 
 BASELINE_HUE = ("#3d434b", "#d5dae1")
-HUES = (  # light ground, dark ground
+HUES = (  # light background, dark background
     ("#2c4ca1", "#5288ee"),  # blue
     ("#e56908", "#cb830e"),  # orange
     ("#107e4b", "#5afeb7"),  # green

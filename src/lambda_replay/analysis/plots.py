@@ -1,6 +1,6 @@
-"""Pictures for files: a run's learning curve, and a study's figures as PNG, PDF and CSV; no numbers are made here.
+"""Draws a run's learning curve, and a study's figures as PNG, PDF and CSV; no numbers are computed here.
 
-Figures are made with matplotlib's objects, never with pyplot, so no global state and no window system is touched.
+Figures use matplotlib's object interface, never pyplot, so they touch no global state and need no window system.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lambda_replay.extras import load_extra
 from lambda_replay.replay.data import Floats
 
 AXIS_LABELS: dict[Axis, str] = {"steps": "agent steps", "hours": "hours of training"}
-DPI = 200  # twice the usual, for screens with small pixels
-MOST_DOTS = 20_000  # episodes drawn in a run's picture; more only turn the cloud into a block
+DPI = 200  # twice the usual, for high-resolution screens
+MOST_DOTS = 20_000  # episodes drawn in a run's plot; more would only make a solid block
 INK, GRID = "#24292f", "#e3e6ea"
-SETTINGS = {  # of every figure
+SETTINGS = {  # for every figure
     "font.size": 10,
     "axes.edgecolor": "#8b939c",
     "axes.labelcolor": INK,
@@ -46,12 +46,12 @@ SETTINGS = {  # of every figure
     "ytick.color": "#57606a",
     "lines.linewidth": 1.8,
     "legend.frameon": False,
-    "pdf.fonttype": 42,  # letters stay letters
+    "pdf.fonttype": 42,  # embed fonts, so that text stays text
 }
 
 
 def plot_run(run_directory: Path, out_png: Path) -> Path:
-    """Draw a run's learning curve: every episode a faint dot, the mean of the last 100 a line."""
+    """Draw a run's learning curve: a faint dot for each episode, a line for the mean of the last 100."""
     config = read_object(run_directory / "config.json")
     episodes = read_episodes(run_directory / "episodes.csv")
 
@@ -68,7 +68,7 @@ def plot_run(run_directory: Path, out_png: Path) -> Path:
 
 
 def run_title(config: dict[str, Any]) -> str:
-    """minatar/breakout · dqn-lambda · peng:0.75 · seed 3, or what of it is known."""
+    """minatar/breakout · dqn-lambda · peng:0.75 · seed 3, or as much of it as is known."""
     parts = [str(config[name]) for name in ("env", "agent", "estimator") if name in config]
     return " · ".join(parts + ([f"seed {config['seed']}"] if "seed" in config else []))
 
@@ -108,7 +108,7 @@ def _write_curves(
         for axes in list(figure.axes)[len(environments) :]:
             axes.remove()
         handles, labels = _legend_of(figure.axes)
-        widest = 0.8 + 0.07 * max(map(len, labels))  # inches, with the piece of line
+        widest = 0.8 + 0.07 * max(map(len, labels))  # inches, including the line sample
         fitting = max(1, min(len(labels), int(size[0] / widest)))
         figure.legend(handles, labels, loc="outside lower center", ncols=fitting, handlelength=3.2)
 
@@ -124,7 +124,7 @@ def _write_figure(
 
 
 def render(draw: Callable[[Any], None], size: tuple[float, float], kinds: Sequence[str]) -> dict[str, bytes]:
-    """A picture in each of the formats; the same numbers give the same bytes, so no date is put into them."""
+    """The figure in each format; the same numbers give the same bytes, so it contains no date."""
     matplotlib = load_extra("matplotlib")
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS, "backend": "agg"}):
         figure = load_extra("matplotlib.figure").Figure(figsize=size, dpi=DPI, layout="constrained")
@@ -193,11 +193,11 @@ def _draw_environment(axes: Any, environment: EnvironmentSummary, axis: Axis, st
 
 
 def _draw_curve(axes: Any, grid: Floats, curve: Curve, *, label: str, style: ArmStyle) -> None:
-    """A line where all of the arm's runs are in, the same line but fainter where only some are."""
+    """Draw a line where all of the arm's runs are included, and a fainter one where only some are."""
     dashes = (0, tuple(part / 1.8 for part in style.dash)) if style.dash else "solid"
     is_whole = curve.count == curve.count.max()
     whole = np.where(is_whole, curve.mean, np.nan)
-    beside = np.convolve(~is_whole, [1, 1, 1], mode="same") > 0  # with a point of overlap, so that no gap is seen
+    beside = np.convolve(~is_whole, [1, 1, 1], mode="same") > 0  # with one point of overlap, so that there is no gap
     partial = np.where(beside, curve.mean, np.nan)
     axes.plot(grid, partial, color=style.light, linestyle=dashes, alpha=0.4, linewidth=1.4)
     axes.plot(grid, whole, color=style.light, linestyle=dashes, label=label)
@@ -228,7 +228,7 @@ def _draw_aggregate(figure: Any, summary: StudySummary, styles: dict[str, ArmSty
 
 
 def _legend_of(all_axes: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    """Each arm once, whichever panels it is in."""
+    """Each arm once, whichever panels it appears in."""
     handles: dict[str, Any] = {}
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

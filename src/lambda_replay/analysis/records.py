@@ -1,7 +1,7 @@
-"""What an analysis reads: the runs of a study and the files of a run directory; computing with them lives in scores.py.
+"""Reads the runs of a study and the files of a run directory; scores.py computes with them.
 
-A run may be under way while it is read. Its writers end every line with a newline, so a last line without one is torn
-and is left out.
+A run may be in progress while it is read. Its writers end every line with a newline, so a last line without one is
+incomplete and is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Literal["finished", "running", "waiting", "failed", "diverged"]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One planned run of a study and where it is."""
+    """One planned run of a study and its state."""
 
     environment: str
     arm: str
@@ -46,17 +46,17 @@ class StudyData:
     runs: tuple[RunRecord, ...]
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # environment -> config before any arm
     thresholds: Mapping[str, float] = field(default_factory=dict)  # environment -> score; else baseline's final mean
-    has_one_length: bool = True  # whether all runs have as many steps
+    has_one_length: bool = True  # whether all runs have the same number of steps
 
     def __post_init__(self) -> None:
         if self.baseline not in self.arms:
             raise ConfigError(
-                f"baseline {self.baseline!r} is no arm of the study; choose one of {', '.join(self.arms)}."
+                f"baseline {self.baseline!r} is not an arm of the study; choose one of {', '.join(self.arms)}."
             )
         for run in self.runs:
             if run.environment not in self.environments or run.arm not in self.arms:
                 raise ConfigError(
-                    f"the run {run.path} is of {run.environment}, {run.arm}, which the study does not list."
+                    f"the run {run.path} is for {run.environment}, {run.arm}, which the study does not list."
                 )
 
     def runs_of(self, environment: str, arm: str) -> tuple[RunRecord, ...]:
@@ -65,11 +65,11 @@ class StudyData:
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Whole games in the order in which they ended."""
+    """Whole games, in the order they ended."""
 
-    steps: Integers  # [E]  agent step at which the game ended, never falling
+    steps: Integers  # [E]  agent step at which the game ended, never decreasing
     scores: Floats  # [E]  unclipped
-    is_whole: bool = True  # False: the log was damaged and begun anew, and the first games are missing
+    is_whole: bool = True  # False: the log was damaged and restarted, and the first games are missing
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Timing:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """All that an analysis needs of a run directory."""
+    """Everything that an analysis needs from a run directory."""
 
     record: RunRecord
     config: Mapping[str, Any]
@@ -92,7 +92,7 @@ class Run:
 
 
 def read_run(record: RunRecord) -> Run:
-    """What the run directory holds so far; a directory that is not there yet gives an empty run."""
+    """The contents of the run directory so far; a directory that does not exist yet gives an empty run."""
     return Run(
         record=record,
         config=read_object(record.path / "config.json"),
@@ -103,7 +103,7 @@ def read_run(record: RunRecord) -> Run:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty when there is no such file."""
+    """The JSON object in a file; empty if there is no such file."""
     if not path.exists():
         return {}
     return _parse_object(path.read_text(encoding="utf-8"), str(path))
@@ -141,7 +141,7 @@ def read_timing(path: Path) -> Timing:
 
 
 def complete_lines(path: Path) -> list[str]:
-    """The lines of a text file that end with a newline; none when there is no such file."""
+    """The lines of a text file that end with a newline; none if there is no such file."""
     if not path.exists():
         return []
     try:
@@ -154,11 +154,11 @@ def complete_lines(path: Path) -> list[str]:
 
 
 def config_differences(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that its study's defaults do not have; env and seed, which always differ, are left out.
+    """The settings in which a run differs from its study's defaults; env and seed, which always differ, are left out.
 
-    A part that the run does without (cache: null) is one difference, not one for each field of the part.
+    A section that the run lacks (cache: null) is one difference, not one for each of its fields.
     """
-    default_values = flatten(json.loads(json.dumps(defaults)))  # as JSON has it, where a tuple is a list
+    default_values = flatten(json.loads(json.dumps(defaults)))  # as in JSON, where a tuple is a list
     own = {name: value for name, value in flatten(config).items() if name not in ("env", "seed")}
     absent = object()
     return {name: value for name, value in own.items() if default_values.get(name, absent) != value}

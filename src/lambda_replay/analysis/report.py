@@ -1,7 +1,7 @@
-"""Writes a study's report: one HTML file that asks for nothing from outside, and the figures beside it.
+"""Writes a study's report: one self-contained HTML file, and the figures beside it.
 
-Words and markup are in templates/, which Jinja2 fills in, escaping every value. The same runs give the
-same bytes: no date, no random names; whatever is read while a study runs is simply what is in.
+Text and markup are in templates/, which Jinja2 fills in, escaping every value. The same runs give the same bytes: no
+dates, no random names. While a study runs, the report shows what there is so far.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONSTANTS = {
 def write_report(study: StudyData, out_html: Path) -> Path:
     """Write the report and, into ``figures`` beside it, every figure as PNG, PDF and CSV; works on an unfinished study.
 
-    The page comes last, so whatever it links to is there.
+    The page is written last, so everything it links to exists.
     """
     summary = summarise(study)
     pairs = every_pair(summary)
@@ -64,7 +64,7 @@ def write_report(study: StudyData, out_html: Path) -> Path:
 
 
 def render_report(summary: StudySummary, pairs: Sequence[Pair], directory: Path) -> str:
-    """The page; ``directory`` is where it will lie, for the paths of runs in it."""
+    """The page; ``directory`` is where it will be stored, for the paths of its runs."""
     styles = arm_styles(summary.study.arms, summary.study.baseline)
     template = _load_templates().get_template("report.html")
     return template.render(
@@ -78,7 +78,7 @@ def render_report(summary: StudySummary, pairs: Sequence[Pair], directory: Path)
 
 
 def _load_templates() -> Any:
-    """The templates with the functions and constants that they use; an undefined name in one is an error."""
+    """The templates with the functions and constants they use; an undefined name is an error."""
     jinja2 = load_extra("jinja2")
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("lambda_replay.analysis"),

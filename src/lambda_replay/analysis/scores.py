@@ -1,7 +1,7 @@
-"""Scores of one run: its learning curve over steps and hours, and the numbers that sum it up; no statistics over runs.
+"""Scores of one run: its learning curve over steps and hours, and its summary numbers; no statistics over runs.
 
 The protocol is the paper's (Daley & Amato 2019, section 5): performance at a step is the mean score of the last 100
-episodes completed by then, fewer while there are fewer.
+episodes completed by then, or of all of them if there are fewer.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from lambda_replay.analysis.records import Episodes, Run, Timing
 from lambda_replay.replay.data import Floats
 
-WINDOW = 100  # episodes; the paper's
-THRESHOLD_EPISODES = 20  # a mean of fewer does not count as reaching a threshold: one lucky early game would
+WINDOW = 100  # episodes, as in the paper
+THRESHOLD_EPISODES = 20  # a mean of fewer does not count as reaching a threshold: one lucky early game could
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -39,13 +39,13 @@ def learning_curve(episodes: Episodes, grid: Floats, reached: float) -> Floats:
 
 
 def learning_curve_over_hours(episodes: Episodes, timing: Timing, hours: Floats) -> Floats:
-    """The score at each of the hours [G]; NaN before the first episode ends and beyond the last time that is known."""
+    """The score at each of the hours [G]; NaN before the first episode ends and beyond the last known time."""
     steps = steps_at_hours(timing, hours)
-    return learning_curve(episodes, steps, reached=math.inf)  # a NaN step is on neither side of anything
+    return learning_curve(episodes, steps, reached=math.inf)  # comparisons with a NaN step are false
 
 
 def steps_at_hours(timing: Timing, hours: Floats) -> Floats:
-    """The agent step that training had reached by each hour, by linear interpolation; NaN after the last known."""
+    """The agent step that training had reached by each hour, by linear interpolation; NaN after the last known time."""
     steps, seconds = _with_origin(timing)
     return np.asarray(np.interp(hours, seconds / SECONDS_PER_HOUR, steps, right=np.nan))
 
@@ -53,7 +53,7 @@ def steps_at_hours(timing: Timing, hours: Floats) -> Floats:
 def hours_at_step(timing: Timing, step: float) -> float:
     """Hours of training up to a step, by linear interpolation; NaN without any timing.
 
-    Steps after the last timed one (less than one refresh) get its time.
+    Steps after the last timed one (less than one refresh) are given its time.
     """
     if len(timing.steps) == 0:
         return math.nan
@@ -67,9 +67,9 @@ def final_score(episodes: Episodes) -> float:
 
 
 def random_play_score(episodes: Episodes, start: int) -> float:
-    """The mean score of uniformly random play: the episodes ended by step ``start``, or the first when none had.
+    """The mean score of uniformly random play: the episodes ended by step ``start``, or the first if none had.
 
-    NaN where the first episodes are missing.
+    NaN if the first episodes are missing.
     """
     if not episodes.is_whole:
         return math.nan
@@ -80,8 +80,8 @@ def random_play_score(episodes: Episodes, start: int) -> float:
 def area_under_curve(episodes: Episodes, steps: int) -> float:
     """The mean height of the learning curve over ``steps`` agent steps, exactly; NaN without the first episodes.
 
-    (1/T) ∫₀ᵀ curve(t) dt. The curve is a staircase with a stair at each episode's end; before the first end it has the
-    height of the first stair. Dividing by T gives it the unit of a score.
+    (1/T) ∫₀ᵀ curve(t) dt. The curve is a step function that changes at each episode's end; before the first end it has
+    the value of that episode. Dividing by T gives the result the unit of a score.
     """
     inside = episodes.steps <= steps
     if not inside.any() or not episodes.is_whole:
@@ -94,7 +94,7 @@ def area_under_curve(episodes: Episodes, steps: int) -> float:
 def steps_to_threshold(episodes: Episodes, threshold: float) -> int | None:
     """The step at which the learning curve first reaches the threshold, as a mean of at least 20 episodes.
 
-    None if it does not, and where the first episodes are missing, for it may have done so in these.
+    None if it never does, or if the first episodes are missing, since it may have done so in those.
     """
     if not episodes.is_whole:
         return None
@@ -104,7 +104,7 @@ def steps_to_threshold(episodes: Episodes, threshold: float) -> int | None:
 
 
 def reached_step(run: Run, steps: int) -> int:
-    """The step a run has got to: all of its config's steps (or ``steps``) when finished, else the last one recorded."""
+    """The step a run has reached: all of its config's steps (or ``steps``) if finished, else the last one recorded."""
     if run.record.state == "finished":
         return int(run.config.get("steps", steps))
     return max([int(known[-1]) for known in (run.episodes.steps, run.timing.steps) if len(known)], default=0)

@@ -1,6 +1,6 @@
-"""Statistics over runs: how well, how much better and how sure; SciPy does the work, and nothing here reads or draws.
+"""Statistics over runs: how good, how much better and how certain, computed with SciPy.
 
-Scores are final scores, one per run. A task is an environment; a list of tasks is a list of arrays, which may be of
+Scores are final scores, one per run. A task is an environment; a list of tasks is a list of arrays, which may have
 different lengths while a study is unfinished. Random generators are passed in.
 """
 
@@ -18,12 +18,12 @@ from lambda_replay.replay.data import Booleans, Floats, Integers
 
 Verdict = Literal["above", "below", "unclear", "unknown"]
 LEVEL = 0.95  # of every interval
-RESAMPLES = 10_000  # of every bootstrap; the intervals' ends are then steady to a few hundredths of their width
+RESAMPLES = 10_000  # of every bootstrap; the intervals' ends are then stable to a few hundredths of their width
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95% confidence interval, NaN where the runs are too few for one."""
+    """A number and its 95% confidence interval, which is NaN if there are too few runs for one."""
 
     value: float
     low: float
@@ -35,7 +35,7 @@ class Estimate:
 
     @property
     def complement(self) -> Estimate:
-        """Of a probability: that of the opposite."""
+        """For a probability: that of the opposite."""
         return Estimate(1 - self.value, 1 - self.high, 1 - self.low)
 
     def verdict(self, draw: float) -> Verdict:
@@ -49,7 +49,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Mean:
-    """Over finished runs; NaN without any."""
+    """Mean over finished runs; NaN if there are none."""
 
     value: float
     standard_error: float
@@ -57,7 +57,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class MedianTime:
-    """The time by which half of the runs have reached something; infinite when it lies beyond what was observed."""
+    """The time by which half of the runs have reached something; infinite if it is beyond what was observed."""
 
     median: float
     reached: int  # runs that got there
@@ -82,12 +82,12 @@ def mean_and_standard_error(values: Floats) -> tuple[Floats, Floats, Integers]:
 
 
 def normalise(scores: Floats, low: float, high: float) -> Floats:
-    """(score − low) / (high − low): 0 for random play, 1 for the best arm's mean, so that tasks can be put together.
+    """(score − low) / (high − low): 0 for random play, 1 for the best arm's mean, so that tasks can be combined.
 
-    Dividing by the baseline would be simpler to say, but scores may be zero or negative (Pong starts at −21), and
-    where the baseline learns nothing every other arm would be infinitely better. The best arm always lies above
-    random play unless no arm learns; the caller leaves such tasks out, where this would divide noise by noise. The two
-    ends are taken as exact: the intervals do not contain their uncertainty, and they move when an arm is added.
+    Dividing by the baseline would be simpler to explain, but scores may be zero or negative (Pong starts at −21), and
+    where the baseline learns nothing every other arm would be infinitely better. The best arm is always above random
+    play unless no arm learns; the caller leaves such tasks out, as this would divide noise by noise. The two ends are
+    taken as exact: the intervals do not include their uncertainty, and they move when an arm is added.
     """
     assert high > low
     return (scores - low) / (high - low)
@@ -96,7 +96,7 @@ def normalise(scores: Floats, low: float, high: float) -> Floats:
 def interquartile_mean(tasks: Sequence[Floats], rng: np.random.Generator) -> Estimate:
     """Mean of the middle half of all runs of all tasks, with a stratified bootstrap interval (Agarwal et al. 2021).
 
-    Stratified: runs are drawn anew within each task, so every resample has each task's number of runs.
+    Stratified: runs are resampled within each task, so every resample has each task's number of runs.
     """
     stats = load_extra("scipy.stats")
 
@@ -126,25 +126,25 @@ def probability_of_improvement(
 def difference_of_means(scores: Floats, baseline: Floats, comparisons: int = 1) -> Estimate:
     """Mean of the arm minus mean of the baseline, with Welch's interval.
 
-    Not a bootstrap: with five runs the percentile bootstrap covers too little, and Student's t knows that. Of several
-    ``comparisons`` whose intervals shall all hold at once, each gets its share of the error (Bonferroni): whoever picks
-    the best of nine arms has compared nine times.
+    Not a bootstrap: with five runs the percentile bootstrap covers too little, which Student's t accounts for. If the
+    intervals of several ``comparisons`` are to hold at once, each gets its share of the error (Bonferroni): picking the
+    best of nine arms means comparing nine times.
     """
     value = float(np.mean(scores) - np.mean(baseline))
     if min(len(scores), len(baseline)) < 2:
         return Estimate(value, math.nan, math.nan)
     if np.ptp(scores) == 0 and np.ptp(baseline) == 0:
-        return Estimate(value, value, value)  # no spread at all; SciPy would divide by it
+        return Estimate(value, value, value)  # no spread at all; SciPy would divide by zero
     test = load_extra("scipy.stats").ttest_ind(scores, baseline, equal_var=False)
     interval = test.confidence_interval(1 - (1 - LEVEL) / comparisons)
     return Estimate(value, float(interval.low), float(interval.high))
 
 
 def median_time(times: Floats, is_reached: Booleans) -> MedianTime:
-    """The median time to reach something, by Kaplan and Meier's estimate of how many have not got there yet.
+    """The median time to reach something, from the Kaplan-Meier estimate of how many have not reached it yet.
 
-    A run that did not get there counts with the time for which it was watched (its time is censored there): leaving it
-    out would favour the arm of which only the lucky runs arrive.
+    A run that did not reach it counts with the time for which it was observed (its time is censored there): leaving it
+    out would favour an arm of which only the lucky runs reach it.
     """
     reached, total = int(is_reached.sum()), len(times)
     if reached == 0:
@@ -163,7 +163,7 @@ def _win_rate(ours: Floats, theirs: Floats) -> Floats:
 
 
 def _bootstrap(samples: Sequence[Floats], statistic: Callable[..., Floats], rng: np.random.Generator) -> Estimate:
-    """The statistic and its percentile interval; each sample is resampled by itself, which is what stratified means."""
+    """The statistic and its percentile interval; each sample is resampled separately, which makes it stratified."""
     assert all(len(sample) for sample in samples)
     value = float(statistic(*samples))
     if min(len(sample) for sample in samples) < 2:
@@ -172,7 +172,7 @@ def _bootstrap(samples: Sequence[Floats], statistic: Callable[..., Floats], rng:
         tuple(samples),
         statistic,
         n_resamples=RESAMPLES,
-        batch=500,  # resamples held at once
+        batch=500,  # resamples in memory at once
         vectorized=True,
         confidence_level=LEVEL,
         method="percentile",

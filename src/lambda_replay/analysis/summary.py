@@ -1,4 +1,4 @@
-"""From a study's runs to every number that its figures and its report show; saying and drawing them lives elsewhere."""
+"""Computes every number in a study's figures and report from its runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lambda_replay.replay.data import Floats, Integers
 
 Axis = Literal["steps", "hours"]
 AXES: tuple[Axis, ...] = ("steps", "hours")
-GRID_POINTS = 200  # of every curve; one per 5 pixels of a wide screen
-BOOTSTRAP_SEED = 2019  # each interval starts from it, so none depends on which others are computed
+GRID_POINTS = 200  # per curve; one per 5 pixels of a wide screen
+BOOTSTRAP_SEED = 2019  # used for every interval, so none depends on which others are computed
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The mean learning curve of an arm, over the runs that have got so far."""
+    """The mean learning curve of an arm, at each point over the runs that have reached it."""
 
     mean: Floats  # [G]
     standard_error: Floats  # [G]
@@ -46,18 +46,18 @@ class RunSummary:
     reached: int  # agent steps
     hours: float  # of training so far
     num_episodes: int
-    is_whole: bool  # whether the log of its episodes begins with the first
+    is_whole: bool  # whether its log of episodes starts with the first one
     final_score: float  # last 100 episodes so far
     area: float  # mean height of the curve; NaN until the run has finished
-    to_threshold: Mapping[Axis, float]  # NaN where it has not got there
+    to_threshold: Mapping[Axis, float]  # NaN if it has not reached it
     curves: Mapping[Axis, Floats]  # [G] each
-    settings: Mapping[str, Any]  # what sets its config apart
+    settings: Mapping[str, Any]  # in which its config differs
     provenance: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm against another, mostly the baseline, by final scores."""
+    """An arm compared with another, usually the baseline, by final scores."""
 
     difference: Estimate  # of the means
     probability: Estimate  # of improvement
@@ -72,7 +72,7 @@ class ArmSummary:
     final_scores: Floats  # [finished runs]
     final: Mean
     area: Mean
-    comparison: Comparison | None  # None for the baseline itself, and while one of the two has no finished run
+    comparison: Comparison | None  # None for the baseline itself, or while one of the two has no finished run
     to_threshold: Mapping[Axis, MedianTime]
     curves: Mapping[Axis, Curve]
 
@@ -82,7 +82,7 @@ class ArmSummary:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no run is left: every one of them diverged."""
+        """Whether every run diverged."""
         return 0 < self.num_diverged == len(self.runs)
 
 
@@ -93,7 +93,7 @@ class EnvironmentSummary:
     environment: str
     grids: Mapping[Axis, Floats]  # [G] each
     random_scores: Floats  # [runs]  of uniformly random play
-    threshold: float  # score whose reaching is timed; NaN without one
+    threshold: float  # score to reach; NaN if there is none
     arms: tuple[ArmSummary, ...]
 
     def has_curves(self, axis: Axis) -> bool:
@@ -108,7 +108,7 @@ class EnvironmentSummary:
 
     @property
     def decimals(self) -> int:
-        """Digits after the point, the same for all scores of the environment."""
+        """Digits after the decimal point, the same for all scores of the environment."""
         heights = np.abs([arm.curves["steps"].mean for arm in self.arms])  # [arms, G]
         return decimals_for(float(np.max(heights, initial=0.0, where=~np.isnan(heights))))
 
@@ -134,20 +134,20 @@ class EnvironmentSummary:
             return False
         gain = self.best.final.value - float(self.random_scores.mean())
         several = [arm.final_scores for arm in self.arms if len(arm.final_scores) > 1]
-        samples = several or [self.random_scores]  # one run per arm: as if the best were no steadier than random play
+        samples = several or [self.random_scores]  # one run per arm: as if the best varied as much as random play
         variances = [float(np.var(sample, ddof=1)) for sample in samples if len(sample) > 1]
         error = math.sqrt(np.mean(variances) / len(self.best.final_scores)) if variances else 0.0
         return gain > 3 * error
 
     @property
     def num_compared(self) -> int:
-        """Arms that stand against the baseline."""
+        """Arms that are compared with the baseline."""
         return sum(arm.comparison is not None for arm in self.arms)
 
     def lead(self, baseline: str) -> Estimate | None:
-        """The best arm minus the baseline, with an interval that knows of how many arms it is the best.
+        """The best arm minus the baseline, with an interval that accounts for how many arms it is the best of.
 
-        None where the baseline is the best, or one of the two is missing.
+        None if the baseline is the best, or one of the two is missing.
         """
         if self.best is None or self.best.comparison is None:
             return None
@@ -169,7 +169,7 @@ class StudySummary:
     """A study in numbers.
 
     An arm enters ``aggregates`` (best first) once it has a finished run in every environment; environments in which no
-    arm has learnt anything are left out of them.
+    arm has learned anything are left out.
     """
 
     study: StudyData
@@ -197,16 +197,16 @@ class StudySummary:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every run has come to its end, finished or diverged."""
+        """Whether every run has ended, finished or diverged."""
         return self.num_finished + self.num_diverged == len(self.study.runs)
 
     def lost(self, arm: str) -> tuple[str, ...]:
-        """Environments in which no run of the arm is left."""
+        """Environments in which every run of the arm diverged."""
         return tuple(environment.environment for environment in self.environments if environment.arm(arm).is_lost)
 
 
 def summarise(study: StudyData) -> StudySummary:
-    """Read all runs of the study, one environment after the other, and compute every number of its report."""
+    """Read all runs of the study, one environment at a time, and compute every number in its report."""
     environments = tuple(summarise_environment(study, environment) for environment in study.environments)
     return StudySummary(study, environments, aggregate(environments, study.arms, study.baseline))
 
@@ -253,8 +253,8 @@ def summarise_run(
 ) -> RunSummary:
     """The numbers of one run, its curves at the points of the grids.
 
-    Its settings are those that differ from the study's defaults. Where the study gives no defaults for the environment,
-    they are those in which the study's runs differ. Its config stands in the provenance too, and is left out there.
+    Its settings are those that differ from the study's defaults or, without defaults for the environment, those in
+    which the study's runs differ. The provenance also contains the config, which is left out there.
     """
     defaults = study.defaults.get(run.record.environment)
     if defaults is None:
@@ -316,9 +316,9 @@ def compare_over_environments(tasks: Sequence[Floats], baseline: Sequence[Floats
 
 
 def median_times(runs: Sequence[RunSummary], threshold: float) -> dict[Axis, MedianTime]:
-    """Median steps and hours to the threshold; a run that has not reached it counts with what it has done so far.
+    """Median steps and hours to the threshold; a run that has not reached it counts with its progress so far.
 
-    A run without its first episodes is left out: when it reached the threshold is not known.
+    A run without its first episodes is left out: it is not known when it reached the threshold.
     """
     started = [run for run in runs if run.num_episodes and run.is_whole and not math.isnan(threshold)]
     is_reached = np.array([not math.isnan(run.to_threshold["steps"]) for run in started], dtype=bool)
@@ -337,7 +337,7 @@ def median_times(runs: Sequence[RunSummary], threshold: float) -> dict[Axis, Med
 def aggregate(
     environments: Sequence[EnvironmentSummary], arms: Sequence[str], baseline: str
 ) -> tuple[ArmAggregate, ...]:
-    """Interquartile mean and probability of improvement of each arm that has a finished run everywhere, best first."""
+    """Interquartile mean and probability of improvement of each arm with a finished run everywhere, best first."""
     learnt = learnt_environments(environments)
     if not learnt:
         return ()
@@ -357,12 +357,12 @@ def aggregate(
 
 
 def learnt_environments(environments: Sequence[EnvironmentSummary]) -> tuple[EnvironmentSummary, ...]:
-    """Those in which an arm has learnt something: over these alone arms can be compared."""
+    """Those in which an arm has learned something; arms can be compared only over these."""
     return tuple(environment for environment in environments if environment.is_learnt)
 
 
 def normalised_finals(environment: EnvironmentSummary, arm: str) -> Floats:
-    """Final scores between random play (0) and the best arm's mean (1)."""
+    """Final scores, scaled so that random play is 0 and the best arm's mean is 1."""
     assert environment.best is not None
     low, high = float(environment.random_scores.mean()), environment.best.final.value
     return statistics.normalise(environment.arm(arm).final_scores, low, high)
@@ -374,7 +374,7 @@ def _mean_of(values: Floats) -> Mean:
 
 
 def _default_threshold(finals: Floats, random_scores: Floats) -> float:
-    """The mean of the baseline's final scores as a threshold; NaN where random play reaches it as well."""
+    """The mean of the baseline's final scores as a threshold; NaN if random play also reaches it."""
     mean = _mean_of(finals).value
     return mean if mean > _mean_of(random_scores).value else math.nan
 

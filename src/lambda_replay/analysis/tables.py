@@ -1,4 +1,4 @@
-"""The numbers behind figures as rows for CSV files; the report's tables, which are for reading, are in templates/."""
+"""The numbers behind figures as rows for CSV files; the report's own tables are in templates/."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def aggregate_rows(summary: StudySummary) -> list[list[object]]:
 
 
 def pair_rows(summary: StudySummary, pairs: Sequence[Pair]) -> list[list[object]]:
-    """Each two arms in each environment and, where differences of scores would mean nothing, in all; with a header."""
+    """Every pair of arms in each environment and over all, where score differences mean nothing; with a header."""
     kinds = ["difference", "better"]
     rows: list[list[object]] = [
         ["environment", "arm", "other", *(name for kind in kinds for name in (kind, f"{kind}_low", f"{kind}_high"))]
@@ -54,7 +54,7 @@ def pair_rows(summary: StudySummary, pairs: Sequence[Pair]) -> list[list[object]
 
 
 def seed_rows(summary: StudySummary) -> list[list[object]]:
-    """The curve of every run in one row, with a header of steps, which are the same in all environments."""
+    """The curve of every run, one per row, with a header of steps, which are the same in all environments."""
     steps = summary.environments[0].grids["steps"]
     rows: list[list[object]] = [["environment", "arm", "seed", *map(_plain, steps)]]
     for environment in summary.environments:
@@ -91,5 +91,5 @@ def _ends(estimate: Estimate) -> list[str]:
 
 
 def _plain(value: float) -> str:
-    """Six figures; empty for an unknown number."""
+    """Six significant figures; empty for an unknown number."""
     return "" if math.isnan(value) else f"{value:.6g}" if value != round(value) else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""The command line: the only place that prints, parses arguments and exits; each command is a file beside this one."""
+"""The command line, with one module per command; only code in here prints, parses arguments and exits."""
 
 from lambda_replay.cli.main import main
 

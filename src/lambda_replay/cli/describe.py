@@ -1,4 +1,4 @@
-"""The command ``describe``: what a run would be and need, before any of it is spent."""
+"""The command ``describe``: shows a run's settings and what it would need, before anything is spent."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lambda_replay.replay.estimator_names import LEGEND, NAMED
 from lambda_replay.rundir.resources import Needs, available_ram, check_ram, estimate, in_words
 from lambda_replay.training.assembly import assemble, make_environments
 
-PROBE_STEPS = 400  # agent steps after the start that are timed
+PROBE_STEPS = 400  # agent steps that are timed after the start
 PROBE_START = 256
-PROBE_SHARE = 16  # one part in so many of the cache and its updates is really computed
+PROBE_SHARE = 16  # one part in this many of the cache and its updates is actually computed
 
 
 def run(arguments: list[str]) -> int:
     if "--estimators" in arguments:
         others = [argument for argument in arguments if argument not in ("--estimators", "--json")]
         if others:
-            raise ConfigError(f"describe --estimators takes no {others[0]}; leave it out.")
+            raise ConfigError(f"describe --estimators does not take {others[0]}; leave it out.")
         print(_estimators(as_json="--json" in arguments))
         return 0
     options = parse_run(DescribeOptions, arguments, "describe")
@@ -48,7 +48,7 @@ def _estimators(as_json: bool) -> str:
         return json.dumps({"estimators": rows}, allow_nan=False)
     legend = "G_t = r_t + γ_t · [V + c · (G_{t+1} − b)],  s' = s_{t+1}, a' = a_{t+1}"
     lines = [f"  {row['spelling']:<20} {row['formula']}\n  {'':<20} {row['source']}" for row in rows]
-    return "\n".join([legend, f"{LEGEND}; k is 20 if left out, π is greedy without @ε", "", *lines])
+    return "\n".join([legend, f"{LEGEND}; k is 20 if omitted, π is greedy without @ε", "", *lines])
 
 
 def _as_json(
@@ -80,11 +80,11 @@ def _as_text(options: DescribeOptions[RunConfig], spec: EnvironmentSpec, needs: 
         "",
         *_settings(to_dict(config)),
         "",
-        f"replay memory   {in_words(needs.replay_bytes)} {'on disk, while it runs' if needs.disk_bytes else 'in RAM'}",
+        f"replay memory   {in_words(needs.replay_bytes)} {'on disk while it runs' if needs.disk_bytes else 'in RAM'}",
         f"cache           {in_words(needs.cache_bytes)}"
         + (f", and {in_words(needs.q_values_bytes)} of Q-values while it is computed" if needs.q_values_bytes else ""),
         f"RAM in all      about {in_words(needs.ram_bytes)}"
-        + (", and what the system has free to keep the replay memory at hand" if needs.disk_bytes else ""),
+        + (", plus any free RAM to cache the replay memory" if needs.disk_bytes else ""),
         f"time            about {_hours(seconds)} on this machine, from a short measurement",
     ]
     return "\n".join(lines)
@@ -107,18 +107,18 @@ def _hours(seconds: float) -> str:
 
 
 def measure_seconds(config: RunConfig) -> float:
-    """Time that the whole run would take, from one small window of acting and one of learning."""
+    """Estimated time for the whole run, from one small window of acting and one of learning."""
     per_step, per_boundary = _measure(config)
     learning_steps = max(0, config.steps - config.memory.start)
     return config.steps * per_step + learning_steps / config.algorithm.boundary_every * per_boundary
 
 
 def _measure(config: RunConfig) -> tuple[float, float]:
-    """Seconds per acting step and per boundary's learning, both measured small and scaled up."""
+    """Seconds per acting step and per boundary of learning, both measured on a small scale and extrapolated."""
     small, scale = _probe_config(config)
     environments = make_environments(small)
     if estimate(small, environments[0].spec).ram_bytes > available_ram():
-        check_ram(estimate(config, environments[0].spec))  # what the user asked for, not what would be measured
+        check_ram(estimate(config, environments[0].spec))  # report what the user asked for, not the measurement
     marks = [(event.step, time.perf_counter()) for event in assemble(small, environments).loop.run()]
     end = time.perf_counter()
     for environment in environments:
@@ -131,7 +131,7 @@ def _measure(config: RunConfig) -> tuple[float, float]:
 
 
 def _probe_config(config: RunConfig) -> tuple[RunConfig, float]:
-    """The config with few steps and a small part of what it learns at a boundary, and the scale of that part."""
+    """The config with few steps and a small part of the learning at a boundary, and the factor to scale it up."""
     kind = agent_kind(config.agent)
     start = max(-(-PROBE_START // config.envs), kind.shortest_start(config) + 1) * config.envs
     steps = start + -(-PROBE_STEPS // config.envs) * config.envs

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live panel on a terminal, plain lines elsewhere."""
+"""Shows a run while it trains: a live panel on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPARK_WIDTH = 48
 
 
 class RunConsole(Console):
-    """Rich's console, but a reader who leaves is an error to deal with; rich would end the process without a word."""
+    """Rich's console, but a broken pipe is an error that we handle; rich would end the process silently."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -66,7 +66,7 @@ class Display:
             self._console.print(Text(self.line()), soft_wrap=True)
 
     def line(self) -> str:
-        """The present state as one plain line."""
+        """The current state as one plain line."""
         parts = [
             f"step {self._loop.step:>9,} of {self._config.steps:,}",
             f"{self._speed():,.0f} steps/s",

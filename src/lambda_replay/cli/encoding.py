@@ -1,4 +1,4 @@
-"""Output that every terminal and locale can show: what their encoding lacks is spelled in ASCII."""
+"""Makes output work in every terminal and locale: characters that the encoding lacks are spelled in ASCII."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ HANDLER = "lambda-replay"
 
 
 def spell_what_cannot_be_shown() -> None:
-    """Let standard output and standard error spell what their encoding lacks, instead of failing.
+    """Make standard output and standard error spell out characters that their encoding lacks, instead of failing.
 
-    One that was closed before this process began leads nowhere.
+    Output to a stream that was closed before this process started is discarded.
     """
     codecs.register_error(HANDLER, _spell)
     if sys.stdout is None:
@@ -61,7 +61,7 @@ def spell_what_cannot_be_shown() -> None:
 
 
 def _spell(error: UnicodeError) -> tuple[str | bytes, int]:
-    """The error handler: one character in ASCII, or the very byte that a file name has and no encoding explains."""
+    """The error handler: one character in ASCII, or the raw byte of a file name that could not be decoded."""
     assert isinstance(error, UnicodeEncodeError)
     character = error.object[error.start]
     is_byte = "\udc80" <= character <= "\udcff"  # as Python decodes file names

@@ -1,4 +1,4 @@
-"""The command ``evaluate``: whole games of a trained agent, without learning."""
+"""The command ``evaluate``: a trained agent plays whole games without learning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EvaluateOptions:
 
     games: int = 20  # whole games to play
     epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
-    seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
+    seed: int | None = None  # seed of the games; by default the run's, in a stream that training never uses
     max_steps: int = 27_000  # agent steps after which a game is stopped; 27,000 are Atari's usual 108,000 frames
     trust: bool = False  # import the module that a run names as its environment even if you did not create the run
     json: bool = False  # one JSON object on standard output
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
     stopped = _num_stopped(games)
     if stopped and not options.json:
         which = "1 game was" if stopped == 1 else f"{stopped} games were"
-        print(f"{which} stopped after {options.max_steps:,} steps, before the end; raise --max-steps to play on")
+        print(f"{which} stopped after {options.max_steps:,} steps, before the end; raise --max-steps to play longer")
     return 0
 
 

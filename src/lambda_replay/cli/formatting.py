@@ -1,15 +1,15 @@
-"""Numbers and times as people read them."""
+"""Formats numbers and durations for people."""
 
 from __future__ import annotations
 
 
 def number(value: float | None) -> str:
-    """Four digits; a dash where there is none yet."""
+    """Four digits; a dash if there is no value yet."""
     return "–" if value is None else f"{value:.4g}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people: 3 h 20 min."""
+    """A duration such as 3 h 20 min."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(int(seconds), 60)

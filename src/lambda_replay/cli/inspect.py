@@ -1,4 +1,4 @@
-"""The command ``inspect``: one block of a refresh, seen by several estimators."""
+"""The command ``inspect``: draws one block of a refresh under several estimators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lambda_replay.rundir.directory import read_config
 from lambda_replay.training.playing import play_block
 from lambda_replay.training.policy import load_policy
 
-LONGEST = 100_000  # agent steps; a picture of more shows nothing
+LONGEST = 100_000  # agent steps; a plot of more would be unreadable
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class InspectOptions:
     """Draw one block of a refresh: rewards, Q-values, each estimator's returns, and the λ or trace behind them."""
 
     estimators: tuple[str, ...] = ("nstep:3", "peng:0.75", "watkins:0.75", "median")  # which to compare
-    length: int = 100  # agent steps of the block
-    epsilon: float | None = None  # of the games played for it; by default the run's final ε
-    seed: int | None = None  # of the games; by default that of the run
+    length: int = 100  # agent steps in the block
+    epsilon: float | None = None  # probability of a random action; by default the run's final ε
+    seed: int | None = None  # seed of the games; by default the run's
     out: Path | None = None  # file ending in .png; by default inspect.png in the run's directory
     trust: bool = False  # import the module that a run names as its environment even if you did not create the run
 
@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
         raise ConfigError("--estimators is empty; name one or more.")
     check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
-    read_config(path)  # so that a run that is not there is the first thing said
+    read_config(path)  # so that a missing run is reported first
     out = path / "inspect.png" if options.out is None else options.out
     check_file(out, ".png")
     trained = load_policy(path, asking(options.trust))

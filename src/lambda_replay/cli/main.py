@@ -1,4 +1,4 @@
-"""Which command was meant, and how every failure ends: one sentence and an exit code."""
+"""Dispatches to the commands, and turns every failure into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = "memory.capacity, cache.size, cache.updates, optimizer.batch_size or 
 
 
 class Command(NamedTuple):
-    """Where a command lives; its module is imported only when it is called, so that the others stay quick."""
+    """Where a command lives; its module is imported only when needed, so that the others start fast."""
 
     module: str
     summary: str
@@ -36,11 +36,11 @@ COMMANDS = {
     "train": Command(
         "train", "train an agent:  lambda-replay train ENV [--preset P] [--estimator E] [--steps N] …", SETTINGS
     ),
-    "resume": Command("resume", "go on with a run that was stopped or killed:  lambda-replay resume RUN", SETTINGS),
+    "resume": Command("resume", "continue a run that was stopped or killed:  lambda-replay resume RUN", SETTINGS),
     "evaluate": Command("evaluate", "let a trained agent play, without learning:  lambda-replay evaluate RUN"),
     "watch": Command("watch", "film a trained agent (GIF or MP4):  lambda-replay watch RUN", "--max-steps"),
     "describe": Command(
-        "describe", "say what a run would be and need:  lambda-replay describe ENV [options of train]", SETTINGS
+        "describe", "show a run's settings and needs:  lambda-replay describe ENV [options of train]", SETTINGS
     ),
     "inspect": Command("inspect", "draw one refresh under several estimators:  lambda-replay inspect RUN", "--length"),
     "verify": Command("verify", "check a run directory's files:  lambda-replay verify RUN"),
@@ -60,17 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spell_what_cannot_be_shown()
     try:
         code = _run(arguments)
-        sys.stdout.flush()  # a reader who left and a full disk are noticed here, not after the last line
+        sys.stdout.flush()  # so that a broken pipe or a full disk is noticed here, not at exit
         return code
     except (ConfigError, DamageError) as error:
         _say(str(error))
         return MISTAKE
     except EnvironmentFault as fault:
-        if fault.__cause__ is not None:  # for whoever wrote the environment: only its own part of the traceback
+        if fault.__cause__ is not None:  # for the environment's author: only its own part of the traceback
             traceback.print_exception(fault.__cause__)
         _say(str(fault))
         return FAULT
-    except BrokenPipeError:  # whoever read the output has had enough
+    except BrokenPipeError:  # whoever reads the output has stopped
         return DONE
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno is None:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        _say(f"the system refused: {error.strerror}{where}; make room or give access, then {_remedy(error)}.")
+        _say(f"the system refused: {error.strerror}{where}; free space or fix permissions, then {_remedy(error)}.")
         return FAULT
     except KeyboardInterrupt as error:
         if error.args:
@@ -101,8 +101,8 @@ def _run(arguments: list[str]) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; perhaps you meant {close[0]}" if close else f"; the commands are {', '.join(COMMANDS)}"
-        raise ConfigError(f"there is no command {name!r}{hint}.")
+        hint = f"; did you mean {close[0]}?" if close else f"; the commands are {', '.join(COMMANDS)}."
+        raise ConfigError(f"there is no command {name!r}{hint}")
     with needed_for(name):
         run = importlib.import_module(f"lambda_replay.cli.{COMMANDS[name].module}").run
     result: int = run(rest)
@@ -118,20 +118,20 @@ def _overview() -> str:
             *lines,
             "",
             "ENV is atari/pong, minatar/breakout, or any Gymnasium id with discrete actions:",
-            "CartPole-v1, or package:Env-v0 for one in a package or file of yours.",
+            "CartPole-v1, or package:Env-v0 for one in your own package or file.",
             "Every command has --help.",
         ]
     )
 
 
 def _remedy(error: BaseException) -> str:
-    """What to do when room was made; a run that was under way has noted how it goes on."""
+    """What to do after freeing resources; a run in progress has noted how to continue it."""
     note: str = getattr(error, "__notes__", ["try again"])[0]
     return note
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether NumPy, torch or Python got no memory; torch says so in words only."""
+    """Whether NumPy, torch or Python ran out of memory; torch says so only in its message."""
     words = str(error)
     return isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words
 
@@ -142,7 +142,7 @@ def _memory_sentence(error: BaseException, command: Command) -> str:
 
 
 def _write_or_discard_output() -> None:
-    """What cannot be written goes nowhere, or Python would try once more at its end and complain."""
+    """Discard output that cannot be written; otherwise Python would try again at exit and complain."""
     if not isinstance(sys.stdout, io.TextIOWrapper):
         return
     try:

@@ -1,4 +1,4 @@
-"""From arguments to settings: the options of every command come from dataclasses, there is no second list of names."""
+"""Turns arguments into settings; every command's options come from dataclasses, so there is no second list of names."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lambda_replay.rundir.files import first_line
 from lambda_replay.training.presets import PRESETS, make_config
 
 T = TypeVar("T")
-Config = TypeVar("Config")  # RunConfig with the type of its agent's settings, by which the options are found
+Config = TypeVar("Config")  # RunConfig with the type of its agent's settings, which gives the options
 CURVE = "curve.png"  # the picture in a finished run's directory
 LARGEST_CONFIG_BYTES = 1 << 20  # far above any config.json
-_FLAT = tyro.conf.arg(name="")  # of a field whose own fields are options without its name before them
-HELP_ENV = "atari/pong"  # whose defaults, the paper's, the help of train shows when no environment is named
+_FLAT = tyro.conf.arg(name="")  # for a field whose own fields are options without its name as a prefix
+HELP_ENV = "atari/pong"  # whose defaults (the paper's) the help of train shows when no environment is named
 
 
 def parse(kind: type[T], arguments: list[str], *, usage: str, default: T | None = None) -> T:
@@ -39,7 +39,7 @@ def parse(kind: type[T], arguments: list[str], *, usage: str, default: T | None 
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
             return _call_tyro(kind, arguments, usage, default)
     except SystemExit as error:
-        command = " ".join(itertools.takewhile(str.islower, usage.split()))  # before FILE, RUN or ENV
+        command = " ".join(itertools.takewhile(str.islower, usage.split()))  # up to FILE, RUN or ENV
         raise ConfigError(f"{_first_sentence(complaint.getvalue())} (see {command} --help)") from error
 
 
@@ -56,15 +56,15 @@ def _first_sentence(box: str) -> str:
     sentence = " ".join(lines[rules[0] + 1 : rules[1]] if len(rules) > 1 else lines)
     unknown = re.match(r"Unrecognized options: (\S+?),?( |$)", sentence)
     if unknown and not unknown[1].startswith("-"):
-        return f"{unknown[1]} is one argument too many"
+        return f"{unknown[1]} is an unexpected argument"
     if unknown:
         meant = next((line.split()[0] for line in lines if line.startswith("--") and line.strip("-")), None)
-        return f"there is no option {unknown[1]}" + (f"; perhaps you meant {meant}" if meant else "")
+        return f"there is no option {unknown[1]}" + (f"; did you mean {meant}?" if meant else "")
     option = re.match(r"Error parsing (--\S+): ", sentence)
     literal = re.search(r"invalid literal for int\(\) with base 10: ('[^']*')", sentence)
     number = re.search(r"could not convert string to float: ('[^']*')", sentence)
     if option and "Exceeds the limit" in sentence:
-        return f"{option[1]} takes a number of fewer digits"
+        return f"{option[1]} takes a number with fewer digits"
     if option and literal:
         return f"{option[1]} takes a whole number, not {literal[1]}"
     if option and number:
@@ -74,10 +74,10 @@ def _first_sentence(box: str) -> str:
 
 @dataclass(frozen=True)
 class DescribeOptions(Generic[Config]):
-    """What a run of these settings would be and need; describe --estimators lists the return estimators instead."""
+    """Show the settings of a run and what it would need; describe --estimators lists the return estimators instead."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    preset: str | None = None  # paper, minatar or classic; by default the one that suits the environment
+    preset: str | None = None  # paper, minatar or classic; by default the one for the environment
     json: bool = False  # one JSON object on standard output
 
 
@@ -86,14 +86,14 @@ class TrainOptions(Generic[Config]):
     """Train an agent; every setting of the run is an option."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    preset: str | None = None  # paper, minatar or classic; by default the one that suits the environment
+    preset: str | None = None  # paper, minatar or classic; by default the one for the environment
     out: Path | None = None  # the run's directory; by default a new one under runs/
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
 
 
 def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
-    """Options of ``kind``: ENV, the preset and the agent give the defaults, every other option changes one setting."""
+    """Options of ``kind``: ENV, the preset and the agent give the defaults; every other option changes one setting."""
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     saved, rest = _take(arguments, "--config")
     agent, _ = _take(rest, "--agent")
@@ -103,7 +103,7 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
     preset, _ = _take(rest, "--preset")
     if saved is not None:
         if preset is not None:
-            raise ConfigError("--config and --preset both give all settings; name one of them.")
+            raise ConfigError("--config and --preset both give all settings; use only one of them.")
         config = _read_saved(Path(saved), env)
     elif env is None and not wants_help:
         raise ConfigError(
@@ -115,25 +115,25 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
     default = kind(typed(**{field.name: getattr(config, field.name) for field in fields(config)}))
     options = parse(kind[typed], rest, usage=f"lambda-replay {command} ENV [--config FILE]", default=default)
     if options.config.env != config.env:
-        raise ConfigError(f"two environments are named, {config.env} and {options.config.env}; name one.")
+        raise ConfigError(f"two environments are named, {config.env} and {options.config.env}; name only one.")
     if options.config.agent != config.agent:
         raise ConfigError(
-            f"the config is for agent {config.agent}, and --agent is {options.config.agent}; leave one of them out."
+            f"the config is for agent {config.agent}, but --agent is {options.config.agent}; leave one of them out."
         )
     return replace(options, config=plain(options.config))
 
 
 def _run_type(agent: str) -> type[RunConfig]:
-    """The config of an agent as tyro reads it: the agent's settings are options like those of the run."""
+    """An agent's config as tyro reads it: the agent's settings are options like the run's."""
     return run_type(Annotated[agent_kind(agent).config, tyro.conf.arg(name="")])
 
 
 def _split_env(arguments: list[str], types: dict[str, Any]) -> tuple[str | None, list[str]]:
     """ENV, the first argument that is neither an option nor the value of one, and the other arguments."""
-    expected: Any = bool  # what the option before takes; bool: nothing
+    expected: Any = bool  # what the previous option takes; bool: nothing
     for number, argument in enumerate(arguments):
         if argument.startswith("-"):
-            expected = types.get(argument.replace("_", "-"), bool)  # also nothing: --steps=10, and what is unknown
+            expected = types.get(argument.replace("_", "-"), bool)  # --steps=10 and unknown options also take nothing
         elif get_origin(expected) is tuple and argument.isdecimal():
             continue
         elif expected is bool or get_origin(expected) is tuple:
@@ -148,7 +148,7 @@ def _option_types(kind: Any, prefix: str = "--") -> dict[str, Any]:
     types: dict[str, Any] = {}
     hints = get_type_hints(get_origin(kind) or kind, include_extras=True)
     for name, hint in hints.items():
-        given = get_args(kind)[0] if get_args(hint)[:1] == (Config,) else hint  # what stands for the type variable
+        given = get_args(kind)[0] if get_args(hint)[:1] == (Config,) else hint  # the actual type for the type variable
         option = prefix + name.replace("_", "-")
         is_flat = any(isinstance(part, type(_FLAT)) for part in get_args(hint))
         part = next((part for part in (given, *get_args(given)) if is_dataclass(part)), None)
@@ -162,7 +162,7 @@ def _option_types(kind: Any, prefix: str = "--") -> dict[str, Any]:
 def _take(arguments: list[str], option: str) -> tuple[str | None, list[str]]:
     """The value of an option that must be known before the others can be read, and the arguments without it.
 
-    Given twice, the later one counts, as for every other option.
+    If given twice, the last one counts, as for every other option.
     """
     value: str | None = None
     rest: list[str] = []
@@ -182,10 +182,10 @@ def _take(arguments: list[str], option: str) -> tuple[str | None, list[str]]:
 def _read_saved(path: Path, env: str | None) -> RunConfig:
     """The config of an earlier run; ``train --config RUN/config.json`` repeats it."""
     try:
-        with path.open("rb") as file:  # also a pipe, of which nobody knows the size
+        with path.open("rb") as file:  # may be a pipe, whose size is unknown
             values = json.loads(file.read(LARGEST_CONFIG_BYTES))
         if not isinstance(values, dict):
-            raise ConfigError(f"--config {path} is not a table of settings; give a run's config.json.")
+            raise ConfigError(f"--config {path} is not a JSON object; give a run's config.json.")
         config = from_dict(values)
     except ConfigError:
         raise
@@ -195,16 +195,16 @@ def _read_saved(path: Path, env: str | None) -> RunConfig:
 
 
 def split_path(arguments: list[str], command: str, what: str = "RUN") -> tuple[Path | None, list[str]]:
-    """The path that a command is about, which comes first, and its options; None where help is wanted."""
+    """A command's path, which comes first, and its options; None if help is wanted."""
     if arguments and not arguments[0].startswith("-"):
         return Path(arguments[0]), arguments[1:]
     if {"-h", "--help"}.isdisjoint(arguments):
-        raise ConfigError(f"{what} comes first: lambda-replay {command} {what}, then the options.")
+        raise ConfigError(f"give {what} first: lambda-replay {command} {what}, then the options.")
     return None, arguments
 
 
 def check_file(out: Path, *endings: str) -> None:
-    """Refuse an ``--out`` that cannot become such a file, before anything is computed for it."""
+    """Refuse an ``--out`` that cannot be written as such a file, before anything is computed for it."""
     if out.suffix not in endings:
         raise ConfigError(f"--out {out} does not end in {' or '.join(endings)}; give a file name that does.")
     try:
@@ -220,7 +220,7 @@ def check_file(out: Path, *endings: str) -> None:
 
 
 def check_directory(out: Path) -> None:
-    """Refuse an ``--out`` that is not a directory and cannot become one, before anything is computed for it."""
+    """Refuse an ``--out`` that is not a directory and cannot be created, before anything is computed for it."""
     try:
         place = next(place for place in (out, *out.parents) if place.exists() or place.is_symlink())
         if not place.is_dir():
@@ -237,7 +237,7 @@ def _check_access(out: Path, *places: Path) -> None:
 
 
 def check_play_options(epsilon: float, seed: int | None, max_steps: int | None) -> None:
-    """Refuse options of a game that cannot be played."""
+    """Refuse options with which no game can be played."""
     if not 0 <= epsilon <= 1:
         raise ConfigError(f"--epsilon is {epsilon}; give a number from 0 to 1.")
     if seed is not None and seed < 0:

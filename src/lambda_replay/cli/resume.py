@@ -1,4 +1,4 @@
-"""The command ``resume``: a stopped or killed run goes on as if nothing had happened."""
+"""The command ``resume``: continues a stopped or killed run as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lambda_replay.training.run import Run
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Go on with a run that was stopped or killed; the result is the same as if it never had been."""
+    """Continue a run that was stopped or killed; the result is the same as if it had never stopped."""
 
-    device: Device | None = None  # another device than the run had so far; its arithmetic changes the last bits
-    threads: int | None = None  # another number of arithmetic threads than so far; changes the last bits
+    device: Device | None = None  # a different device than so far; its arithmetic changes the last bits
+    threads: int | None = None  # a different number of arithmetic threads than so far; changes the last bits
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
     trust: bool = False  # import the module that a run names as its environment even if you did not create the run
@@ -34,16 +34,16 @@ def run(arguments: list[str]) -> int:
     assert path is not None
     if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
         raise ConfigError(f"--threads is {options.threads}; give a number from 1 to {MAX_THREADS}.")
-    read_config(path)  # so that nothing is touched in a directory that is no run
+    read_config(path)  # so that nothing is touched in a directory that is not a run
     if is_finished(path):
         _tidy_finished(path)
-        print(f"{path} is finished already; nothing was left to do.")
+        print(f"{path} is already finished; there was nothing left to do.")
         return 0
     if options.tensorboard:
         load_tensorboard()
     training = _restore(path, options)
     step = training.loop.step
-    print(f"going on from step {step:,}" if step else "there is no checkpoint yet: beginning again", flush=True)
+    print(f"resuming from step {step:,}" if step else "there is no checkpoint yet: starting over", flush=True)
     conduct(training, has_tensorboard=options.tensorboard)
     return 0
 
@@ -60,7 +60,7 @@ def _restore(path: Path, options: ResumeOptions) -> Run:
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"stopped before it went on; try again with: lambda-replay resume {quoted(path)}"
+            f"stopped before it resumed; try again with: lambda-replay resume {quoted(path)}"
         ) from None
     except EnvironmentFault as fault:
         fault.remedy += f"; try again with: lambda-replay resume {quoted(path)}"

@@ -1,4 +1,4 @@
-"""The command ``study``: many runs from one file, how far they are, and the report about them."""
+"""The command ``study``: executes many runs from one file, shows their progress and writes their report."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from lambda_replay.studies.status import RunStatus, read_status, seconds_left
 
 OUT = Path("runs")
 DONE, SOME_FAILED = 0, 1
-USAGE = """usage: lambda-replay study run FILE     conduct every run of a study file that is not finished yet
-       lambda-replay study status FILE  say how far it is, also while it runs
-       lambda-replay study report FILE  write its report.html and figures, also while it runs
+USAGE = """usage: lambda-replay study run FILE     execute every run of a study file that is not finished yet
+       lambda-replay study status FILE  show its progress, even while it runs
+       lambda-replay study report FILE  write its report.html and figures, even while it runs
 
 FILE is a .toml file: environments × arms × seeds. The studies/ directory has one for each figure of the paper.
-Each of the three has --help."""
+Each of the three commands has --help."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Conduct every run of a study that is not finished; Ctrl-C stops it, and the same command goes on."""
+    """Execute every unfinished run of a study; Ctrl-C stops it, and the same command continues it."""
 
-    out: Path = OUT  # the study lies in studies/NAME below it; with --ray a directory that all nodes share
-    workers: int | None = None  # runs side by side on this machine; by default its cores / the config's threads
+    out: Path = OUT  # the study is stored in studies/NAME below it; with --ray, a directory that all nodes share
+    workers: int | None = None  # parallel runs on this machine; by default its cores / the config's threads
     ray: str | None = None  # address of an existing Ray cluster, host:port or auto; by default this machine alone
     cpus_per_run: float | None = None  # with --ray: CPUs that each run takes; by default the config's threads
     gpus_per_run: float | None = None  # with --ray: GPUs that each run takes; by default none
@@ -57,17 +57,17 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """Say how far a study is."""
+    """Show the progress of a study."""
 
-    out: Path = OUT  # the study lies in studies/NAME below it
+    out: Path = OUT  # the study is stored in studies/NAME below it
     json: bool = False  # one JSON object on standard output
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write a study's report from whatever its runs have so far."""
+    """Write a study's report from the results so far."""
 
-    out: Path = OUT  # the study lies in studies/NAME below it
+    out: Path = OUT  # the study is stored in studies/NAME below it
 
 
 def run(arguments: list[str]) -> int:
@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
         print(USAGE)
         return DONE
     if arguments[0] not in commands:
-        raise ConfigError(f"study has no {arguments[0]!r}; it is lambda-replay study run|status|report FILE.")
+        raise ConfigError(f"study has no command {arguments[0]!r}; give lambda-replay study run|status|report FILE.")
     return commands[arguments[0]](arguments[1:])
 
 
@@ -107,12 +107,12 @@ def _check_options(options: RunOptions) -> None:
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers is {options.workers}; give 1 or more.")
     if options.ray is not None and options.workers is not None:
-        raise ConfigError("--workers is for this machine; with --ray the cluster's resources decide: --cpus-per-run.")
+        raise ConfigError("--workers is for this machine; with --ray, use --cpus-per-run instead.")
     cpus, gpus = options.cpus_per_run, options.gpus_per_run
     if options.ray is None and (cpus is not None or gpus is not None):
         raise ConfigError("--cpus-per-run and --gpus-per-run belong to --ray; use --workers on this machine.")
     if (cpus is not None and not 0 < cpus < math.inf) or (gpus is not None and not 0 <= gpus < math.inf):
-        raise ConfigError("--cpus-per-run takes a number above 0, --gpus-per-run one of 0 or more.")
+        raise ConfigError("--cpus-per-run takes a number above 0, and --gpus-per-run takes 0 or more.")
 
 
 def _read(path: Path | None, out: Path) -> tuple[Study, Layout]:
@@ -145,7 +145,7 @@ def _conduct(study: Study, layout: Layout, options: RunOptions, workers: int) ->
 def _how_to_go_on(study: Study, layout: Layout, arguments: list[str]) -> str:
     return (
         f"stopped with {_tally(read_status(study, layout), 'runs done')}, the others can be resumed; "
-        f"go on with: lambda-replay study run {shlex.join(arguments)}"
+        f"continue with: lambda-replay study run {shlex.join(arguments)}"
     )
 
 
@@ -168,8 +168,8 @@ def _close(layout: Layout, statuses: Sequence[RunStatus]) -> int:
         print(f"lambda-replay: {status.run.label} failed: {status.reason}", file=sys.stderr)
     if failed:
         print(
-            "lambda-replay: the same command tries the failed runs again; remove a run's directory to start it afresh; "
-            f"what they said is in {layout.directory / 'logs'}",
+            "lambda-replay: the same command tries the failed runs again; remove a run's directory to start it over; "
+            f"their logs are in {layout.directory / 'logs'}",
             file=sys.stderr,
         )
     return SOME_FAILED if failed else DONE
@@ -224,7 +224,7 @@ def _report(arguments: list[str]) -> int:
     if not layout.directory.exists():
         raise ConfigError(
             f"there is nothing to report in {layout.directory}; "
-            f"begin with: lambda-replay study run {shlex.join(arguments)}"
+            f"start with: lambda-replay study run {shlex.join(arguments)}"
         )
     write_study_report(study, layout, statuses)
     print(f"{layout.report}: {_tally(statuses, 'runs are done')}")
@@ -239,7 +239,7 @@ def write_study_report(study: Study, layout: Layout, statuses: Sequence[RunStatu
 
 
 def as_study_data(study: Study, statuses: Sequence[RunStatus]) -> StudyData:
-    """The study as the plain data that an analysis reads."""
+    """The study as plain data for the analysis."""
     return StudyData(
         name=study.name,
         environments=study.environments,

@@ -1,4 +1,4 @@
-"""What a study shows while it goes on: a live table on a terminal, plain lines elsewhere."""
+"""Shows a study while it runs: a live table on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lambda_replay.studies.plan import Study
 from lambda_replay.studies.status import RunStatus, State, seconds_left
 
 UNLIMITED = 10_000  # columns; wider than any table
-READ_EVERY = 1.0  # seconds between two looks at the runs' files
-PLAIN_EVERY = 60.0  # seconds between plain lines when nothing begins or ends
+READ_EVERY = 1.0  # seconds between reads of the runs' files
+PLAIN_EVERY = 60.0  # seconds between plain lines when no run starts or ends
 MARKS: dict[State, tuple[str, str]] = {
     "finished": ("●", "green"),
     "running": ("◐", "cyan"),
@@ -35,14 +35,14 @@ WORDS: dict[State, str] = {
     "failed": "failed",
     "diverged": "diverged",
 }
-RARE: tuple[State, ...] = ("diverged",)  # only shown where there are some
+RARE: tuple[State, ...] = ("diverged",)  # shown only if there are any
 
 
 class StudyDisplay:
-    """Shows a study; use as a context manager around its running, with ``update`` whenever its state was read."""
+    """Shows a study; use as a context manager while it runs, and call ``update`` whenever its state was read."""
 
     def __init__(self, study: Study, workers: int | None, console: Console) -> None:
-        """``workers``: how many runs go on at once, for the time left; None: as many as are seen running."""
+        """``workers``: how many runs are executed at once, to estimate the time left; None: as many as are running."""
         self._study, self._workers, self._console = study, workers, console
         self._statuses: list[RunStatus] = []
         self._states: dict[str, State] = {}
@@ -82,7 +82,7 @@ class StudyDisplay:
             line
             for status in self._statuses
             if self._states.get(status.run.label, "waiting") != status.state
-            and (self._states or status.state == "running")  # what was done before is counted, not listed
+            and (self._states or status.state == "running")  # what was already done is counted, not listed
             for line in _change(status)
         ]
         if not self._states or time.monotonic() - self._said_at >= PLAIN_EVERY:
@@ -95,7 +95,7 @@ class StudyDisplay:
 def _change(status: RunStatus) -> list[str]:
     label = status.run.label
     if status.state == "running":
-        return [f"started   {label}" + (f", going on from about step {status.step:,}" if status.step else "")]
+        return [f"started   {label}" + (f", resuming from about step {status.step:,}" if status.step else "")]
     if status.state == "finished":
         return [f"finished  {label}: score {number(status.score)} in {duration(status.seconds)}"]
     if status.state in ("failed", "diverged"):
@@ -142,7 +142,7 @@ def _legend(state: State) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class _Overview:
-    """Arms × environments; in each cell one mark for each seed, or a number of each where that would be too wide."""
+    """Arms × environments; in each cell one mark for each seed, or counts where that would be too wide."""
 
     study: Study
     statuses: Sequence[RunStatus]
@@ -159,7 +159,7 @@ class _Overview:
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("arm", overflow="fold")
         for environment in self.study.environments:
-            table.add_column(environment.replace("/", "/\n"), overflow="fold")  # narrower, so that whole names are seen
+            table.add_column(environment.replace("/", "/\n"), overflow="fold")  # narrower, so that whole names fit
         for arm in self.study.arms:
             table.add_row(arm, *(cell(states.get((arm, env), [])) for env in self.study.environments))
         return table

@@ -1,4 +1,4 @@
-"""The command ``train``: a new run from ENV and options to final weights and a learning curve."""
+"""The command ``train``: takes a new run from ENV and options to final weights and a learning curve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
 
 
 def conduct(run: Run, *, has_tensorboard: bool) -> None:
-    """Train a run to its end before the user's eyes, and leave the directory tidy whatever happens."""
+    """Train a run to its end while showing its progress, and leave the directory tidy whatever happens."""
     console = RunConsole(markup=False, emoji=False)  # a path may look like either
     try:
         write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
@@ -44,14 +44,14 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
 
             run.train(on_event)
         tidy(run.path)
-    except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or whoever read the output has left
+    except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or whoever reads the output has stopped
         raise KeyboardInterrupt(_how_to_resume(run)) from None
     except EnvironmentFault as fault:
         fault.remedy += f"; {_way_on(run)}"
         raise
     except (OSError, MemoryError, RuntimeError) as error:  # torch reports a lack of memory as RuntimeError
         can_resume = run.config.checkpoint_every > 0
-        error.add_note(f"go on with: lambda-replay resume {quoted(run.path)}" if can_resume else "start it again")
+        error.add_note(f"continue with: lambda-replay resume {quoted(run.path)}" if can_resume else "start it again")
         raise
     finally:
         run.close()
@@ -59,7 +59,7 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
     console.print(f"done: {score}; everything is in {run.path}", highlight=False, soft_wrap=True)
     if run.config.steps <= run.config.memory.start:
         sentence = (
-            f"nothing was learnt: the first {run.config.memory.start:,} steps (memory.start) only fill the memory; "
+            f"nothing was learned: the first {run.config.memory.start:,} steps (memory.start) only fill the memory; "
             "raise --steps or lower --memory.start."
         )
         console.print(sentence, highlight=False, soft_wrap=True)
@@ -71,7 +71,7 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
 
 
 def tidy(path: Path) -> None:
-    """Remove what a finished run needs no more, and draw its learning curve if it has none yet."""
+    """Remove what a finished run no longer needs, and draw its learning curve if it has none yet."""
     finish_run(path)
     if not (path / CURVE).exists():
         _draw_curve(path)
@@ -83,7 +83,7 @@ def title_of(config: RunConfig) -> str:
 
 def _how_to_resume(run: Run) -> str:
     if is_finished(run.path):
-        return f"stopped after the last step, while tidying up; that ends with: lambda-replay resume {quoted(run.path)}"
+        return f"stopped after the last step, while tidying up; finish with: lambda-replay resume {quoted(run.path)}"
     return f"stopped at step {run.loop.step:,}; {_way_on(run)}."
 
 
@@ -92,7 +92,7 @@ def _way_on(run: Run) -> str:
         return "this run has no checkpoints (checkpoint_every 0) and cannot be resumed"
     last, step = run.last_checkpoint(), run.loop.step
     repeated = step if last is None else step - last
-    return f"go on with: lambda-replay resume {quoted(run.path)} ({repeated:,} steps will be repeated)"
+    return f"continue with: lambda-replay resume {quoted(run.path)} ({repeated:,} steps will be repeated)"
 
 
 def _draw_curve(path: Path) -> None:
@@ -103,7 +103,7 @@ def _draw_curve(path: Path) -> None:
 
 
 def load_tensorboard() -> Any:
-    """TensorBoard's writer, or a sentence on how to get it."""
+    """TensorBoard's writer; ConfigError with how to install it if it is missing."""
     with needed_for("--tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
 

@@ -1,4 +1,4 @@
-"""Asks before the module of a foreign run is imported."""
+"""Asks before importing a module that somebody else's run names as its environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lambda_replay.rundir.trust import MayImport, refuse
 
 
 def asking(trust: bool) -> MayImport:
-    """The answer of ``--trust``; without it that of a person at the terminal; without one, no."""
+    """Yes with ``--trust``; otherwise ask the user at the terminal; without a terminal, no."""
     if trust:
         return lambda path, module: True
     return _ask if sys.stdin.isatty() and sys.stderr.isatty() else refuse

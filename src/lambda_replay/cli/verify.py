@@ -1,4 +1,4 @@
-"""The command ``verify``: which files of a run are sound, without running it."""
+"""The command ``verify``: checks the files of a run without running it."""
 
 from __future__ import annotations
 

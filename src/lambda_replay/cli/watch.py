@@ -1,4 +1,4 @@
-"""The command ``watch``: a film of a trained agent."""
+"""The command ``watch``: films a trained agent."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lambda_replay.rundir.resources import available_ram
 from lambda_replay.training.playing import LARGEST_SEED, PlayedGame, play
 from lambda_replay.training.policy import load_policy
 
-SMALLEST_SIDE = 160  # pixels; smaller pictures are enlarged by whole factors
-FILM_COPIES = 4  # in memory at once: the film, the best one so far, all pictures as one array, and what encodes them
+SMALLEST_SIDE = 160  # pixels; smaller frames are enlarged by a whole factor
+FILM_COPIES = 4  # in memory at once: the film, the best one so far, all frames as one array, and the encoder's copy
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class WatchOptions:
     """Film a trained agent playing one game."""
 
     out: Path | None = None  # file ending in .gif or .mp4; by default play.gif in the run's directory
-    best_of: int = 1  # games to play, of which the one with the highest score is filmed
+    best_of: int = 1  # games to play; the one with the highest score is kept
     epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
-    seed: int | None = None  # seed of the games; by default that of the run, in a stream training never uses
+    seed: int | None = None  # seed of the games; by default the run's, in a stream that training never uses
     max_steps: int = 600  # agent steps after which the film ends
     frames_per_second: int = 20  # agent steps shown per second, 1 to 50
     trust: bool = False  # import the module that a run names as its environment even if you did not create the run
@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     path, rest = split_path(arguments, "watch")
     options = parse(WatchOptions, rest, usage="lambda-replay watch RUN")
     assert path is not None
-    read_config(path)  # so that a run that is not there is the first thing said
+    read_config(path)  # so that a missing run is reported first
     out = path / "play.gif" if options.out is None else options.out
     check_file(out, ".gif", ".mp4")
     if options.best_of < 1 or not 1 <= options.frames_per_second <= 50:
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
             "give 1 or more games, and 1 to 50 frames."
         )
     check_play_options(options.epsilon, options.seed, options.max_steps)
-    _load_imageio()  # what is missing is said before the game is played
+    _load_imageio()  # so that a missing package is reported before the game is played
     game, frames = _film(path, options)
     _write(out, frames, options.frames_per_second)
     end = "the film's end" if game.length == options.max_steps else f"its end ({game.ended})"
@@ -69,7 +69,7 @@ def _film(path: Path, options: WatchOptions) -> tuple[PlayedGame, list[NDArray[n
         def keep_frame(frames: list[NDArray[np.uint8]] = frames) -> None:
             frames.append(trained.environment.render())
             if len(frames) * frames[0].nbytes * _enlargement(frames[0]) ** 2 > room:
-                raise ConfigError(f"a film of {len(frames):,} frames does not fit into memory; lower --max-steps.")
+                raise ConfigError(f"a film of {len(frames):,} frames does not fit in memory; lower --max-steps.")
 
         game = play(
             trained.environment,
@@ -91,10 +91,10 @@ def _enlargement(frame: NDArray[np.uint8]) -> int:
 
 
 def _load_imageio() -> Any:
-    """What writes films, or a sentence on how to get it."""
+    """The package that writes films; ConfigError with how to install it if it is missing."""
     with needed_for("watch"):
         import imageio.v3 as imageio
-        import imageio_ffmpeg  # noqa: F401  it brings the program that writes MP4
+        import imageio_ffmpeg  # noqa: F401  provides the program that writes MP4
 
         return imageio
 
@@ -110,7 +110,7 @@ def _write(out: Path, frames: list[NDArray[np.uint8]], frames_per_second: int) -
             "fps": frames_per_second,
             "codec": "libx264",
             "macro_block_size": 2,
-            "output_params": ["-f", "mp4"],  # the temporary file's name does not say so
+            "output_params": ["-f", "mp4"],  # the temporary file's name does not show it
         },
     }
     with replacing(out) as temporary:

@@ -1,4 +1,4 @@
-"""One interface over Atari, MinAtar and any Gymnasium environment; no learning and no storage here."""
+"""One interface over Atari, MinAtar and any Gymnasium environment."""
 
 from lambda_replay.envs.interface import Environment, EnvironmentSpec, Step
 from lambda_replay.envs.make import make_environment

@@ -1,4 +1,4 @@
-"""Turns whatever the code of an environment raises into an ``EnvironmentFault`` that says what it was and where."""
+"""Turns any exception from an environment's code into an ``EnvironmentFault`` that says what happened and where."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import final
 
 from lambda_replay.errors import ConfigError, EnvironmentFault
 
-PASSED_ON = (ConfigError, EnvironmentFault, KeyboardInterrupt, MemoryError)  # not the environment's, or said already
-LONGEST = 200  # characters of an exception's message that a sentence has room for
+PASSED_ON = (ConfigError, EnvironmentFault, KeyboardInterrupt, MemoryError)  # not its fault, or already reported
+LONGEST = 200  # characters of an exception's message that we quote
 OURS = Path(__file__).resolve().parents[1]
 
 
 @final
 class FaultGuard:
-    """A context for calls into the code of an environment; it may be entered any number of times."""
+    """A reusable context manager for calls into an environment's code."""
 
     def __init__(self, env: str, remedy: str = "repair the environment", *, wanted: str = "") -> None:
-        """``wanted`` says what the environment must offer, for errors that arise where none of its code is running."""
+        """``wanted`` says what the environment must provide, for errors raised outside its own code."""
         self._env, self._remedy, self._wanted = env, remedy, wanted
 
     def __enter__(self) -> None: ...
@@ -29,7 +29,7 @@ class FaultGuard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # SystemExit is caught as well: an environment must not end the process with an exit code of its own.
+        # SystemExit is caught too: an environment must not end the process with its own exit code.
         if error is None or isinstance(error, PASSED_ON):
             return
         what = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
@@ -42,13 +42,13 @@ class FaultGuard:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, cut where it is too long for a sentence."""
+    """The first line of an exception's message, cut if it is too long."""
     line = str(error).strip().partition("\n")[0]
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
 
 
 def _own_frames(error: BaseException) -> TracebackType | None:
-    """The part of the traceback that begins with the environment's own code; None where that is not in it."""
+    """The part of the traceback that starts in the environment's own code; None if there is none."""
     trace = error.__traceback__
     while trace is not None and _is_between(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
@@ -56,7 +56,7 @@ def _own_frames(error: BaseException) -> TracebackType | None:
 
 
 def _place(trace: TracebackType) -> str:
-    """File and line of the innermost frame that is neither installed nor ours; of the innermost if there is none."""
+    """File and line of the innermost frame that is neither installed nor ours, else of the innermost frame."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     file, line = next((one for one in reversed(frames) if not one[0].startswith((*installed, "<"))), frames[-1])
@@ -64,7 +64,7 @@ def _place(trace: TracebackType) -> str:
 
 
 def _is_between(file: str) -> bool:
-    """Whether a frame is ours, that of an import, or Gymnasium's own between us and an environment."""
+    """Whether a frame is ours, the import system's, or Gymnasium's between us and an environment."""
     path = Path(file)
     if file.startswith("<frozen") or path == Path(importlib.__file__) or path.is_relative_to(OURS):
         return True
@@ -72,4 +72,4 @@ def _is_between(file: str) -> bool:
     assert gymnasium is not None
     assert gymnasium.origin is not None
     home = Path(gymnasium.origin).parent
-    return path.is_relative_to(home) and path.parent.parent != home / "envs"  # where its own environments are
+    return path.is_relative_to(home) and path.parent.parent != home / "envs"  # where its own environments live

@@ -1,4 +1,4 @@
-"""A wrapper that blanks whole observations at random (Hausknecht & Stone 2015); the game itself is left as it is."""
+"""A wrapper that blanks whole observations at random (Hausknecht & Stone 2015); the game itself is unchanged."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from lambda_replay.envs.interface import Environment, EnvironmentSpec, Observation, Step
 from lambda_replay.errors import ConfigError
 
-# Makes the flicker's generator another child of the episode's seed than the environment's own, so that switching the
-# flicker on changes nothing in the game. The number itself means nothing.
+# Separates the flicker's generator from the environment's, which has the same seed, so that turning flicker on does
+# not change the game. The value is arbitrary.
 FLICKER_STREAM = 0xF11C
 
 
 @final
 class Flicker:
-    """Any pixel environment, each observation (the first one too) zeroed with the given probability."""
+    """Any pixel environment, with each observation (including the first) zeroed with the given probability."""
 
     def __init__(self, environment: Environment, probability: float) -> None:
         if not 0 <= probability <= 1:
@@ -26,7 +26,7 @@ class Flicker:
         if not environment.spec.has_pixels:
             raise ConfigError(
                 f"flicker is {probability}, but this environment's observations have shape "
-                f"{environment.spec.observation_shape} and are no pictures; set flicker to 0."
+                f"{environment.spec.observation_shape} and are not images; set flicker to 0."
             )
         self._environment = environment
         self._probability = probability
@@ -45,7 +45,7 @@ class Flicker:
         return replace(step, observation=self._flickered(step.observation))
 
     def render(self) -> NDArray[np.uint8]:
-        """The picture without flicker: people may see what the agent does not."""
+        """The image without flicker: people may see what the agent does not."""
         return self._environment.render()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with Discrete actions; its observations are flattened where they are no arrays."""
+"""Any Gymnasium environment with Discrete actions; observations that are not arrays are flattened."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ STEP = "step(action) must return observation, reward, terminated, truncated, inf
 
 @final
 class GymnasiumEnvironment:
-    """The environment that Gymnasium makes for an id such as ``CartPole-v1`` or ``package:Env-v0``.
+    """The environment that Gymnasium creates for an id such as ``CartPole-v1`` or ``package:Env-v0``.
 
-    Time limits are Gymnasium's and arrive as truncation. Only ``reset(seed)`` seeds; the spaces' own generators are
-    never drawn from.
+    Time limits are Gymnasium's and arrive as truncation. Only ``reset(seed)`` sets a seed; the spaces' own generators
+    are never used.
     """
 
     def __init__(self, env_id: str, arguments: Mapping[str, Any] | None = None) -> None:
-        """``arguments`` are those of the environment's constructor."""
+        """``arguments`` are passed to the environment's constructor."""
         self._env_id, self._arguments = env_id, dict(arguments or {})
         self._guard = FaultGuard(env_id, wanted=f"{RESET}, and {STEP}")
         remedy = "repair the environment, or give it other env_args" if arguments else "repair the environment"
@@ -49,7 +49,7 @@ class GymnasiumEnvironment:
             except ConfigError:
                 self._env.close()
                 raise
-        # The game so far, which is all it takes to build its picture when somebody asks for one.
+        # The game so far, which is all we need to render it on request.
         self._seed: int | None = None
         self._actions: list[int] = []
 
@@ -93,10 +93,10 @@ class GymnasiumEnvironment:
             except gymnasium_errors.DependencyNotInstalled as error:
                 package = missing_package(error.__cause__)
                 if package is not None:
-                    raise not_installed(package, f"drawing {self._env_id}") from error
-                raise ConfigError(f"{self._env_id} cannot be drawn: {first_line(error)}") from error
+                    raise not_installed(package, f"rendering {self._env_id}") from error
+                raise ConfigError(f"{self._env_id} cannot be rendered: {first_line(error)}") from error
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
-            raise self._fault(f"{type(picture).__name__} from render, which is not a picture")
+            raise self._fault(f"{type(picture).__name__} from render, which is not an image")
         return picture.astype(np.uint8, copy=False)
 
     def close(self) -> None:
@@ -104,13 +104,13 @@ class GymnasiumEnvironment:
             self._env.close()
 
     def _rebuild_with_pictures(self) -> None:
-        """Replace the environment by one that draws, brought to the same place by the same seed and actions.
+        """Replace the environment with one that renders, brought to the same state by the same seed and actions.
 
-        Gymnasium wants the render mode at construction, and some environments are slower or need more packages with
-        one; so training never asks for it.
+        Gymnasium takes the render mode at construction, and some environments are slower or need more packages with
+        one, so training never asks for it.
         """
         if "rgb_array" not in (self._env.metadata.get("render_modes") or ()):
-            raise ConfigError(f"{self._env_id} offers no rgb_array pictures, so it can be played but not watched.")
+            raise ConfigError(f"{self._env_id} has no rgb_array render mode, so it can be played but not watched.")
         drawing = _make(self._env_id, {**self._arguments, "render_mode": "rgb_array"})
         if self._seed is not None:
             drawing.reset(seed=self._seed)
@@ -126,10 +126,10 @@ class GymnasiumEnvironment:
         return EnvironmentFault(f"{self._env_id} returned {result}", remedy)
 
     def _number(self, reward: Any) -> float:
-        """The reward as a float; an array of one number is one."""
+        """The reward as a float; an array with one element will do."""
         value = reward.item() if isinstance(reward, np.ndarray) and reward.size == 1 else reward
         number = math.nan
-        if not isinstance(value, str | bytes):  # which float would read
+        if not isinstance(value, str | bytes):  # which float() would accept
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 number = float(value)
         if not math.isfinite(number):
@@ -138,35 +138,35 @@ class GymnasiumEnvironment:
 
 
 def _make(env_id: str, arguments: Mapping[str, Any]) -> GymnasiumEnv:
-    """What Gymnasium makes for an id, mistakes of the user's turned into one sentence and its advice kept quiet."""
+    """Create an environment with Gymnasium; turn the user's mistakes into one sentence, and silence its warnings."""
     check_spelling(env_id)
     check_family(env_id)
     if ":" in env_id and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a module beside the user is found, as ``python -m`` finds it
+        sys.path.insert(0, os.getcwd())  # find modules in the working directory, as ``python -m`` does
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old versions, missing version numbers: correct ids all the same
-            # The passive checker warns about style, and costs time at every step.
+            warnings.simplefilter("ignore")  # old versions and missing version numbers: the ids are still valid
+            # The passive checker warns about style and slows down every step.
             return gymnasium.make(env_id, disable_env_checker=True, **arguments)
     except (gymnasium_errors.UnregisteredEnv, gymnasium_errors.DeprecatedEnv):
         raise unknown(env_id) from None
     except gymnasium_errors.Error as error:
-        raise ConfigError(f"{env_id} could not be made: {first_line(error)}") from error
+        raise ConfigError(f"{env_id} could not be created: {first_line(error)}") from error
     except ImportError as error:
         if error.name is not None and not isinstance(error, ModuleNotFoundError):
-            raise  # the package is there, and something in it is not
+            raise  # the package is installed, but something in it is missing
         raise ConfigError(f"{env_id} needs a package that is missing ({first_line(error)}); install it.") from error
     except TypeError as error:
-        # Gymnasium passes on what the constructor raised in an exception of its own.
+        # Gymnasium wraps what the constructor raised in its own exception.
         inner = error.__cause__ if isinstance(error.__cause__, TypeError) else error
         if _is_about_arguments(inner, arguments):
-            remedy = "give env_args that it takes" if arguments else "give what it needs as env_args"
-            raise ConfigError(f"{env_id} could not be made: {first_line(inner)}; {remedy}.") from error
+            remedy = "give env_args that it accepts" if arguments else "pass what it needs as env_args"
+            raise ConfigError(f"{env_id} could not be created: {first_line(inner)}; {remedy}.") from error
         raise inner from inner.__cause__
 
 
 def _is_about_arguments(error: BaseException, arguments: Mapping[str, Any]) -> bool:
-    """Whether Gymnasium could not call the constructor at all, or one of our arguments was refused further inside."""
+    """Whether Gymnasium could not call the constructor at all, or one of our arguments was rejected further down."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -180,11 +180,11 @@ def _count(result: Any) -> str:
 
 
 def _read_spaces(env_id: str, env: GymnasiumEnv) -> tuple[int, EnvironmentSpec]:
-    """The number of the first action and the spec, or a sentence about the space that does not fit."""
+    """The number of the first action and the spec; raises ConfigError for a space that does not fit."""
     actions = env.action_space
     if not isinstance(actions, Discrete):
         raise ConfigError(
-            f"{env_id} has {type(actions).__name__} actions, but Q-values are for Discrete ones; "
+            f"{env_id} has {type(actions).__name__} actions, but Q-values need Discrete ones; "
             "choose an environment with Discrete actions, or register one that wraps them."
         )
     shape, dtype = stored_form(env_id, env.observation_space)

@@ -1,4 +1,4 @@
-"""What every environment offers to the loop; how each family does it is in the files beside this one."""
+"""The interface that every environment provides to the training loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Observation = NDArray[Any]
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What must be known of an environment before anything is allocated."""
+    """What must be known about an environment before anything is allocated."""
 
     observation_shape: tuple[int, ...]
     observation_dtype: np.dtype[Any]  # uint8 pixels, bool planes, or float32 vectors
@@ -27,7 +27,7 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one action brought: everything here belongs to that action, the observation follows it."""
+    """The result of one action; the observation is the one that follows it."""
 
     observation: Observation
     reward: float  # what the agent learns from, clipped where the environment's config says so
@@ -48,7 +48,7 @@ class Environment(Protocol):
     def step(self, action: int) -> Step: ...
 
     def render(self) -> NDArray[np.uint8]:
-        """The present picture, RGB [H, W, 3], for people."""
+        """The current image, RGB [H, W, 3], for people."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""From the name of an environment to the environment itself; what each family does lives in its own file."""
+"""Creates an environment from its name."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def make_environment(config: RunConfig) -> Environment:
 
 def _make_bare(config: RunConfig) -> Environment:
     game = config.env.partition("/")[2]
-    if config.atari is not None:  # RunConfig sees to it that the name fits
+    if config.atari is not None:  # RunConfig ensures that the name matches
         return Atari(game, config.atari)
     if config.minatar is not None:
         return MinAtar(game, config.minatar)
-    # Imported here because Gymnasium takes a third of a second to import, which the two families above do not need.
+    # Imported here because importing Gymnasium takes a third of a second, and the two families above do not need it.
     with needed_for(config.env):
         from lambda_replay.envs.gymnasium import GymnasiumEnvironment
     return GymnasiumEnvironment(config.env, config.env_arguments)

@@ -1,4 +1,4 @@
-"""The five MinAtar games (Young & Tian 2019); their rules live in the MinAtar package, which is optional (GPL)."""
+"""The five MinAtar games (Young & Tian 2019); their rules are in the MinAtar package, which is optional (GPL)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 ACTION_NAMES = ("noop", "left", "up", "right", "down", "fire")  # the order in which every game numbers them
 NOOP = 0
 
-CELL = 32  # picture elements per grid cell, so that 10 cells are 320 wide
+CELL = 32  # pixels per grid cell, so 10 cells are 320 wide
 BACKGROUND = (16, 16, 24)
 GRID = (32, 32, 44)
-# One colour per channel: those of Okabe & Ito (2008), made to be told apart by colour-blind people, with white for
-# their black because the background is dark, and two greys that differ from all of them in lightness.
+# One colour per channel: those of Okabe & Ito (2008), which colour-blind people can tell apart, with white instead of
+# black because the background is dark, and two greys that differ from all of them in lightness.
 PALETTE = (
     (86, 180, 233),  # sky blue: the player in every game
     (240, 228, 66),  # yellow
-    (170, 170, 170),  # light grey: a trail or a mark in most
+    (170, 170, 170),  # light grey: a trail or a mark in most games
     (213, 94, 0),  # vermilion
     (0, 158, 115),  # bluish green
     (204, 121, 167),  # reddish purple
@@ -65,9 +65,9 @@ class MinAtar:
         return self._spec
 
     def reset(self, seed: int) -> Observation:
-        # MinAtar's own reset neither seeds nor forgets the last action, so that stickiness leaks from game to game.
-        # The games want the old RandomState; over PCG64 it takes seeds of any size, not only 32 bits, and is made in a
-        # tenth of the time, which counts where games last ten steps.
+        # MinAtar's own reset neither seeds nor forgets the last action, so stickiness leaks from game to game.
+        # The games need the old RandomState. On top of PCG64 it takes seeds of any size, not only 32 bits, and is
+        # created in a tenth of the time, which matters when games last ten steps.
         self._random = np.random.RandomState(np.random.PCG64(seed))
         self._held = NOOP
         self._game.random = self._random
@@ -77,7 +77,7 @@ class MinAtar:
 
     def step(self, action: int) -> Step:
         assert 0 <= action < self._spec.num_actions, action
-        assert not self._game.terminal, "the game is over; reset comes first"
+        assert not self._game.terminal, "the game is over; call reset first"
         # As in MinAtar's own environment: one draw per step, from the generator that the game uses too.
         if not self._random.rand() < self._config.sticky:
             self._held = self._actions[action]
@@ -88,13 +88,13 @@ class MinAtar:
             observation=observation,
             reward=float(reward),
             terminated=bool(terminal),
-            truncated=False,  # the games know no time limit but Freeway's, which is part of its rules
+            truncated=False,  # the only time limit is Freeway's, which is part of its rules
             game_over=bool(terminal),
             score=float(reward),
         )
 
     def render(self) -> NDArray[np.uint8]:
-        """The grid with one colour per channel; where channels overlap, the first one shows, the player's above all."""
+        """One colour per channel; where channels overlap, the first one shows, so the player is never hidden."""
         planes = self._observation()  # [10, 10, C]
         colours = np.array((BACKGROUND, *PALETTE), dtype=np.uint8)  # [11, 3]
         cells = colours[np.where(planes.any(axis=-1), planes.argmax(axis=-1) + 1, 0)]  # [10, 10, 3]
@@ -104,7 +104,7 @@ class MinAtar:
         return picture
 
     def close(self) -> None:
-        """Nothing to close: a game is plain Python values."""
+        """Nothing to close: a game holds only plain Python values."""
 
     def _observation(self) -> NDArray[np.bool_]:
         planes: NDArray[np.bool_] = self._game.state()  # a new array each time, so the caller may keep it
@@ -121,10 +121,10 @@ def _known_game(game: str) -> str:
 
 
 def _load_game(name: str) -> ModuleType:
-    """The module of one game, without importing the package around it.
+    """The module of one game, without importing its package.
 
-    ``import minatar`` imports matplotlib and seaborn, more than a second, and sets up the root logger when they are
-    missing, all for a display that is not used here; the games themselves import NumPy alone.
+    ``import minatar`` imports matplotlib and seaborn, which takes more than a second, and sets up the root logger when
+    they are missing, all for a display that is not used here. The games themselves import only NumPy.
     """
     package = importlib.util.find_spec("minatar")
     if package is None or not package.submodule_search_locations:

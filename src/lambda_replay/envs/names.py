@@ -1,4 +1,4 @@
-"""Names of environments that lead nowhere, and what was perhaps meant."""
+"""Errors for environment names that do not exist, with suggestions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MINATAR_NAME = re.compile(r"MinAtar/([A-Za-z0-9_]+)-v\d+")
 
 
 def check_spelling(env_id: str) -> None:
-    """Refuse what Gymnasium itself would answer with an error about unpacking or relative imports."""
+    """Reject ids for which Gymnasium itself would raise an error about unpacking or relative imports."""
     package, colon, name = env_id.rpartition(":")
     if not name or (colon and not all(part.isidentifier() for part in package.split("."))):
         raise ConfigError(
-            f"{env_id!r} is no environment; write atari/pong, minatar/breakout, CartPole-v1 or package:Env-v0."
+            f"{env_id!r} is not an environment; write atari/pong, minatar/breakout, CartPole-v1 or package:Env-v0."
         )
 
 
 def check_family(env_id: str) -> None:
-    """Lead the names that other packages give to Atari's and MinAtar's games to the ones that they have here."""
+    """Point from the names that other packages give Atari and MinAtar games to the names used here."""
     game = _game(MINATAR_NAME, env_id, GAMES)
     if game is not None:
         raise ConfigError(
@@ -35,13 +35,13 @@ def check_family(env_id: str) -> None:
     game = None if _is_registered(env_id) else _game(ATARI_NAME, env_id, installed_games())
     if game is not None:
         raise ConfigError(
-            f"{env_id} is called atari/{game} here; it has pictures of 84×84, 4 frames per step and no sticky actions "
+            f"{env_id} is called atari/{game} here; it has 84×84 images, 4 frames per step and no sticky actions "
             "(set atari.frame_skip and atari.sticky to change that; sticky is 0.25 in v0 and v5)."
         )
 
 
 def _is_registered(env_id: str) -> bool:
-    """Whether somebody registered the name in some version, other than ale-py, which does so when it is imported."""
+    """Whether any version of the name is registered, except by ale-py, which registers its games on import."""
     name = env_id.rpartition("-v")[0]
     specs = gymnasium.registry.items()
     return any(
@@ -50,14 +50,14 @@ def _is_registered(env_id: str) -> bool:
 
 
 def _game(pattern: re.Pattern[str], env_id: str, games: tuple[str, ...]) -> str | None:
-    """The game that an id such as ALE/SpaceInvaders-v5 means, if it is one: space_invaders."""
+    """The game that an id such as ALE/SpaceInvaders-v5 stands for, if any: space_invaders."""
     match = pattern.fullmatch(env_id)
     name = "" if match is None else match[1].lower().replace("_", "")
     return next((game for game in games if game.replace("_", "") == name), None)
 
 
 def unknown(env_id: str) -> ConfigError:
-    """The sentence about a name that nobody registered."""
+    """The error for a name that is not registered."""
     name = env_id.rpartition(":")[2]
     families = {
         "atari": "atari/pong",

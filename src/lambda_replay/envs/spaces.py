@@ -1,4 +1,4 @@
-"""Gymnasium's observation spaces as the arrays that the memory stores; a space that cannot become one is refused."""
+"""Converts Gymnasium observations to the arrays that the replay memory stores; rejects spaces that do not fit."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ NUMERIC = (Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)  # an
 
 
 def stored_form(env: str, space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype in which the space's observations are stored, or a sentence about a space that does not fit."""
+    """Shape and dtype in which the space's observations are stored; ConfigError for a space that does not fit."""
     if _is_array(space):
-        # uint8 stays (pixels, memory bytes) and so do bool planes; every other number becomes float32.
+        # uint8 (pixels, memory bytes) and bool planes stay as they are; everything else becomes float32.
         is_kept = space.dtype == np.uint8 or (space.dtype == np.bool_ and len(space.shape) >= 2)
         return tuple(int(length) for length in space.shape), np.dtype(space.dtype if is_kept else np.float32)
     strange = next((part for part in _parts(space) if not isinstance(part, NUMERIC)), None)
     if strange is not None:
         raise ConfigError(
             f"{env} has {type(space).__name__} observations, but {type(strange).__name__} cannot become a vector "
-            "of numbers; choose another environment, or register one that wraps it and observes a Box."
+            "of numbers; choose another environment, or register a wrapper that returns a Box."
         )
     return (spaces.flatdim(space),), np.dtype(np.float32)
 
 
 def stored_observation(env: str, space: Space[Any], observation: Any, dtype: np.dtype[Any]) -> Observation:
-    """A copy of the observation as it is stored: a Box as it is, anything else flattened, Discrete numbers one-hot.
+    """A copy of the observation as stored: a Box unchanged, anything else flattened, with Discrete values one-hot.
 
-    A copy, because some environments write all their observations into one array.
+    A copy, because some environments write all their observations into the same array.
     """
     if _is_array(space):
         given = np.asarray(observation)
@@ -47,7 +47,7 @@ def stored_observation(env: str, space: Space[Any], observation: Any, dtype: np.
         raise EnvironmentFault(f"{env} returned the observation {observation!r}, which is not in its space {space}")
     stored = np.array(given, dtype=dtype)
     if dtype.kind == "f" and not np.isfinite(stored).all():
-        raise EnvironmentFault(f"{env} returned an observation that is not a number")
+        raise EnvironmentFault(f"{env} returned an observation that is not finite")
     if dtype.kind != "f" and given.dtype != dtype and not np.array_equal(stored, given):
         raise EnvironmentFault(f"{env} returned an observation of {given.dtype} numbers that do not fit in {dtype}")
     return stored
@@ -58,7 +58,7 @@ def _is_array(space: Any) -> bool:
 
 
 def _parts(space: Any) -> Iterator[Any]:
-    """The spaces that a space is made of, all the way down."""
+    """The innermost spaces of a nested space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for part in space.values() if isinstance(space, spaces.Dict) else space:
             yield from _parts(part)
@@ -67,10 +67,10 @@ def _parts(space: Any) -> Iterator[Any]:
 
 
 def _contains(space: Space[Any], observation: Any) -> bool:
-    """Whether an observation has the space's form, and its whole numbers the right range; of a Box the shape alone.
+    """Whether an observation has the space's structure and its integers are in range; a Box needs only the right shape.
 
-    Many environments leave their Box a little, or return another dtype, and learn all the same. But a whole number out
-    of range would be the one-hot code of another one.
+    Many environments stray slightly outside their Box or return another dtype, and agents learn them all the same. But
+    an integer out of range would be the one-hot code of another.
     """
     if isinstance(space, spaces.Dict):
         has_names = isinstance(observation, dict) and observation.keys() == space.keys()

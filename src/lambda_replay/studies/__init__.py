@@ -1,5 +1,5 @@
-"""Studies: a .toml file becomes many runs, here or on a cluster; comparing scores is what ``analysis`` does.
+"""Studies: one .toml file describes many runs, on this machine or a cluster; ``analysis`` compares their scores.
 
-plan.py reads the file, layout.py says where everything lies, attempt.py conducts one run in a process of its own,
-execute.py many of them on this machine, cluster.py on Ray, and status.py tells how far they are.
+plan.py reads the file, layout.py says where everything is stored, attempt.py executes one run in its own process,
+execute.py executes many on this machine and cluster.py on Ray, and status.py reports their progress.
 """

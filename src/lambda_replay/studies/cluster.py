@@ -1,7 +1,7 @@
-"""Conducts the runs of a study on an existing Ray cluster, each by the same command as on one machine.
+"""Executes the runs of a study on an existing Ray cluster, each with the same command as on one machine.
 
-All nodes share the output directory: runs, logs and failures lie where they would after a local study, and a run whose
-node is lost is resumed on another one from its last checkpoint. Ray is imported only here.
+All nodes share the output directory: runs, logs and failures are stored as in a local study, and a run that loses its
+node resumes on another one from its last checkpoint. Ray is imported only here.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ POLL_SECONDS = 0.5
 SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_PROBE = 60.0
 SECONDS_TO_CANCEL = 15.0
-NODE_LOSSES = 20  # how often one run may lose its node before it counts as failed; each time it goes on elsewhere
+NODE_LOSSES = 20  # how often a run may lose its node before it counts as failed; each time it resumes on another
 
 
 def run_on_ray(
     study: Study, layout: Layout, *, address: str, cpus_per_run: float, gpus_per_run: float
 ) -> Generator[None, None, None]:
-    """Conduct all unfinished runs on the cluster; yields now and then, and stops them when it is closed early."""
+    """Execute all unfinished runs on the cluster; yields now and then, and stops them when closed early."""
     layout = Layout(layout.directory.absolute())
     ray = _connect(address)
     pending: dict[Any, PlannedRun] = {}
@@ -60,7 +60,7 @@ def run_on_ray(
 
 
 def conduct(order: dict[str, Any], directory: str, has_gpu: bool) -> None:
-    """The task, on a node of the cluster: one run from wherever it stands to its end, tried again once if it fails."""
+    """The task, on a node of the cluster: bring one run to its end, from wherever it is, and retry once if it fails."""
     config = from_dict(order["config"])
     run = PlannedRun(order["environment"], order["arm"], order["seed"], config)
     layout = Layout(Path(directory))
@@ -71,9 +71,9 @@ def conduct(order: dict[str, Any], directory: str, has_gpu: bool) -> None:
             return
         attempt = Attempt(run, layout, variables)
         try:
-            while attempt.is_running():  # in short sleeps, out of which Ray's exception can take it
+            while attempt.is_running():  # in short sleeps, which Ray's exception can interrupt
                 time.sleep(POLL_SECONDS)
-        except BaseException:  # Ray cancels a task by an exception of its own
+        except BaseException:  # Ray cancels a task with its own exception
             stop_all([attempt])
             raise
         reason = attempt.close()
@@ -84,12 +84,12 @@ def conduct(order: dict[str, Any], directory: str, has_gpu: bool) -> None:
 
 
 def probe(directory: str, token: str) -> dict[str, str]:
-    """What a node knows: our version there, and a word about the study's directory if it cannot work in it."""
+    """What a node reports: our version there, and a complaint if it cannot use the study's directory."""
     path = Path(directory)
     if not (path / token).exists():
-        return {"version": __version__, "complaint": f"does not see {path}"}
+        return {"version": __version__, "complaint": f"cannot see {path}"}
     if not os.access(path, os.W_OK):
-        return {"version": __version__, "complaint": f"may not write to {path}"}
+        return {"version": __version__, "complaint": f"cannot write to {path}"}
     return {"version": __version__, "complaint": ""}
 
 
@@ -106,12 +106,12 @@ def _connect(address: str) -> Any:
         raise _no_cluster(address, str(error).strip().split("\n")[0]) from None
     finally:
         if is_main:
-            signal.signal(signal.SIGTERM, handler)  # Ray puts one of its own in its place
+            signal.signal(signal.SIGTERM, handler)  # Ray replaces it with its own
     return ray
 
 
 def _check_reachable(address: str) -> None:
-    """Knock at the door first: Ray itself tries for minutes."""
+    """Try to connect first: Ray itself retries for minutes."""
     match = re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)
     if match is None:
         return
@@ -123,13 +123,13 @@ def _check_reachable(address: str) -> None:
 
 def _no_cluster(address: str, said: str) -> ConfigError:
     return ConfigError(
-        f"there is no Ray cluster to use at {address} ({said}); start one with: ray start --head, "
+        f"there is no usable Ray cluster at {address} ({said}); start one with: ray start --head, "
         "or give the host:port of one, or auto on one of its nodes."
     )
 
 
 def _check_nodes(ray: Any, layout: Layout, cpus_per_run: float, gpus_per_run: float) -> None:
-    """Refuse a cluster on which no run fits, or whose nodes do not all share the directory and our version."""
+    """Refuse a cluster where no run fits, or whose nodes do not all share the directory and our version."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     fitting = [
         node
@@ -165,13 +165,13 @@ def _check_node(ray: Any, node: dict[str, Any], layout: Layout, token: str) -> N
     if found["complaint"]:
         raise ConfigError(f"{name} {found['complaint']}; give an --out that all nodes share.")
     if found["version"] != __version__:
-        raise ConfigError(f"{name} has lambda-replay {found['version']}, and this is {__version__}; install the same.")
+        raise ConfigError(f"{name} has lambda-replay {found['version']}, but this is {__version__}; install the same.")
 
 
 def _settle(ray: Any, reference: Any, run: PlannedRun, layout: Layout) -> None:
-    """Take a task's end to the study: one that Ray itself gave up is a failure too."""
+    """Record the end of a task; one that Ray gave up on is a failure too."""
     try:
         ray.get(reference)
     except ray.exceptions.RayError as error:
         layout.mark(run).unlink(missing_ok=True)
-        record_failure(run, layout, f"Ray gave it up: {str(error).strip().splitlines()[-1]}", attempts=1)
+        record_failure(run, layout, f"Ray gave up on it: {str(error).strip().splitlines()[-1]}", attempts=1)

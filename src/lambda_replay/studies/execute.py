@@ -1,4 +1,4 @@
-"""Conducts the runs of a study in processes on this machine; showing how far they are is the caller's business."""
+"""Executes the runs of a study in processes on this machine; the caller shows their progress."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lambda_replay.training.assembly import check_agent
 from lambda_replay.training.run import finish_run
 
 POLL_SECONDS = 0.2
-LOCK_TRIES = 10  # ``study status`` holds the lock for an instant when it looks whether somebody is at work
+LOCK_TRIES = 10  # ``study status`` holds the lock briefly when it checks whether the study is running
 
 
 def lock_study(layout: Layout) -> RunLock:
-    """The study's lock, so that two ``study run`` of it do not collide."""
+    """The study's lock, so that two ``study run`` commands do not collide."""
     try:
         layout.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{layout.directory} cannot be made ({error.strerror}); give another --out.") from None
+        raise ConfigError(f"{layout.directory} cannot be created ({error.strerror}); give another --out.") from None
     for _ in range(LOCK_TRIES - 1):
         try:
             return RunLock(layout.directory)
@@ -37,7 +37,7 @@ def lock_study(layout: Layout) -> RunLock:
 
 
 def unfinished(study: Study, layout: Layout) -> list[PlannedRun]:
-    """The runs that are still to do, in the study's order; one that diverged would only do so again."""
+    """The runs still to do, in the study's order; one that diverged would only diverge again."""
     return [run for run in study.runs if not (is_finished(layout.run(run)) or is_diverged(layout.run(run)))]
 
 
@@ -54,7 +54,7 @@ def tidy_finished(study: Study, layout: Layout) -> None:
 
 
 def check_runs(study: Study) -> dict[PlannedRun, Needs]:
-    """Make every arm's environment and agent once, so that what is wrong is told before anything runs; their needs."""
+    """Create every arm's environment and agent once, to find mistakes before anything runs; return their needs."""
     needs: dict[tuple[str, str], Needs] = {}
     for run in study.runs:
         if (run.environment, run.arm) not in needs:
@@ -75,17 +75,17 @@ def _check_run(study: Study, run: PlannedRun) -> Needs:
 
 
 def default_workers(study: Study) -> int:
-    """As many runs side by side as the cores can carry, by the threads of each."""
+    """As many parallel runs as the cores can handle, given the threads of each."""
     return max(1, num_cores() // most_threads(study))
 
 
 def most_threads(study: Study) -> int:
-    """Threads of a run; of the one with most, should arms differ."""
+    """Threads per run; the most, if arms differ."""
     return max(run.config.threads or 1 for run in study.runs)
 
 
 def check_room(study: Study, layout: Layout, needs: dict[PlannedRun, Needs], workers: int) -> None:
-    """Refuse more workers than memory and disk can hold at once; an interrupted run has its disk already."""
+    """Refuse more workers than memory and disk can hold at once; an interrupted run already has its disk space."""
     runs = unfinished(study, layout)
     new = [run for run in runs if not layout.run(run).exists()]
     rooms = (
@@ -100,19 +100,19 @@ def check_room(study: Study, layout: Layout, needs: dict[PlannedRun, Needs], wor
             setting = needs[largest].to_lower if what == "memory" else "memory.capacity"
             remedy = f"give --workers {fitting}" if fitting else f"lower {setting}, as not even one fits"
             raise ConfigError(
-                f"{count} runs at once need {in_words(wanted)} of {what}, but {in_words(free)} are free; {remedy}."
+                f"{count} runs at once need {in_words(wanted)} of {what}, but only {in_words(free)} is free; {remedy}."
             )
 
 
 def run_locally(study: Study, layout: Layout, *, workers: int) -> Generator[None, None, None]:
-    """Conduct all unfinished runs; yields several times a second, and stops the processes when it is closed early.
+    """Execute all unfinished runs; yields several times a second, and stops the processes when closed early.
 
-    Somebody may be at work on a run: the process of an earlier study that was killed, which stops by itself, or a
-    person with ``resume``. Such a run comes later, and counts as failed if it stays busy for long.
+    Another process may be working on a run: one of an earlier study that was killed, which stops by itself, or a user's
+    ``resume``. Such a run comes later, and counts as failed if it stays busy for too long.
     """
     waiting, attempts = deque(unfinished(study, layout)), Counter[PlannedRun]()
     running: dict[PlannedRun, Attempt] = {}
-    busy: dict[PlannedRun, float] = {}  # somebody else is at work on them, since that time
+    busy: dict[PlannedRun, float] = {}  # another process has been working on them since that time
     try:
         while waiting or running or busy:
             while waiting and len(running) < workers:

@@ -1,4 +1,4 @@
-"""On which line of a TOML text a key stands, which the standard reader does not tell; values are its business."""
+"""Finds the line of each key in a TOML text, which the standard parser does not report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ KeyPath = tuple[str, ...]
 
 
 def find_key_lines(text: str) -> dict[KeyPath, int]:
-    """The line, counted from 1, on which each key and each table header first stands.
+    """The line, counted from 1, on which each key and each table header first appears.
 
-    Keys inside inline tables have no line of their own; ``line_of`` gives that of the table.
+    Keys inside inline tables have no entry; ``line_of`` gives the line of the table.
     """
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
@@ -30,12 +30,12 @@ def find_key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """The line of the key, or of the nearest table around it; 1 for what stands nowhere."""
+    """The line of the key, or of the nearest enclosing table; 1 if there is neither."""
     return next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 1)
 
 
 def _parse_key(line: str) -> KeyPath:
-    """The key before the first ``=`` that ends one; a key may be dotted, and quoted with a ``=`` in it."""
+    """The key before the first ``=`` that ends one; a key may be dotted, or quoted with a ``=`` in it."""
     ends = (position for position, character in enumerate(line) if character == "=")
     return next((path for end in ends if (path := _parse_path(f"{line[:end]} = 0"))), ())
 

@@ -1,4 +1,4 @@
-"""Where the files of a study lie; what is in them is decided elsewhere."""
+"""Where the files of a study are stored."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Layout:
         return self._file("configs", run, ".json")
 
     def log(self, run: PlannedRun) -> Path:
-        """Everything the run's processes said."""
+        """Everything the run's processes printed."""
         return self._file("logs", run, ".log")
 
     def failure(self, run: PlannedRun) -> Path:
-        """There when the run failed, with the reason."""
+        """Exists if the run failed, with the reason."""
         return self._file("failures", run, ".json")
 
     def mark(self, run: PlannedRun) -> Path:
-        """There while a process works on the run, and after one that had no time to remove it."""
+        """Exists while a process works on the run, and after one that had no time to remove it."""
         return self._file("running", run, ".json")
 
     def _file(self, kind: str, run: PlannedRun, suffix: str) -> Path:
@@ -48,14 +48,14 @@ class Layout:
 
 
 def make_layout(out: Path, study: Study) -> Layout:
-    """Where a study lies below the output directory."""
+    """Where a study is stored below the output directory."""
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is no directory; give another --out.")
+        raise ConfigError(f"{out} is not a directory; give another --out.")
     return Layout(out / "studies" / study.name)
 
 
 def check_configs(study: Study, layout: Layout) -> None:
-    """Refuse run directories that the study file, as it is now, would have made otherwise."""
+    """Refuse run directories whose settings differ from those in the study file now."""
     for run in study.runs:
         path = layout.run(run)
         if (path / CONFIG).exists():
@@ -66,6 +66,6 @@ def _check_config(study: Study, path: Path, planned: RunConfig) -> None:
     fields = differing_fields(read_config(path), planned)
     if fields:
         raise ConfigError(
-            f"{path} was run with other settings than {study.file} has now ({', '.join(fields)}); "
+            f"{path} was run with different settings than {study.file} has now ({', '.join(fields)}); "
             "undo the change, or give the study another name, or remove that directory."
         )

@@ -1,4 +1,4 @@
-"""From a study file to the complete config of every run; nothing is run here, and everything is refused that could be.
+"""Turns a study file into the complete config of every run, and finds every mistake that it can without running one.
 
 A study file is data: environments × arms × seeds. docs/studies.md describes it.
 """
@@ -21,11 +21,11 @@ from lambda_replay.rundir.files import first_line
 from lambda_replay.studies.key_lines import KeyPath, find_key_lines, line_of
 from lambda_replay.training.presets import make_config
 
-# What may stand at the top of a study file, and the form to show where it is missing or wrong.
+# The top-level keys of a study file, with the form to show when one is missing or wrong.
 FORMS = {
     "name": 'name = "peng-mini"',
     "environments": 'environments = ["minatar/breakout", "minatar/asterix"]',
-    "seeds": "seeds = 5 (1,000 at the most), or a list of different seeds: seeds = [0, 1, 2]",
+    "seeds": "seeds = 5 (at most 1,000), or a list of different seeds: seeds = [0, 1, 2]",
     "baseline": 'baseline = "dqn-3step", the name of one of the arms',
     "defaults": "[defaults] with settings below it, such as steps = 400_000",
     "arms": '[arms.NAME] with settings below it, such as estimator = "peng:0.75"',
@@ -35,7 +35,7 @@ OPTIONAL = ("defaults", "thresholds")
 PER_ENVIRONMENT = "on"  # [arms.NAME.on."atari/pong"]: settings of an arm on one environment
 DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAME_FORM = "at most 100 letters, digits, '-', '_' and '.'"
-MOST_SEEDS = 1_000  # that a number of seeds may stand for; a list may be longer
+MOST_SEEDS = 1_000  # if given as a number; a list may be longer
 
 Settings = Mapping[str, Any]
 
@@ -55,13 +55,13 @@ class PlannedRun:
 
     @property
     def place(self) -> Path:
-        """Where the run lies below any of the study's directories."""
+        """Where the run is stored below any of the study's directories."""
         return Path(environment_directory(self.environment), self.arm, f"seed-{self.seed}")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The file itself: its values, and where they stand."""
+    """The file itself: its values, and their lines."""
 
     path: Path
     values: Settings
@@ -74,7 +74,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Study:
-    """A study file, resolved; ``runs`` has the seeds outermost, so that a part of them is balanced over all else."""
+    """A resolved study file; ``runs`` has the seeds outermost, so that the first few are balanced over all else."""
 
     source: Source
     name: str
@@ -92,7 +92,7 @@ class Study:
 
     @property
     def steps(self) -> int:
-        """Agent steps of a run; of the longest one, should arms differ."""
+        """Agent steps per run; of the longest one, if arms differ."""
         return max(run.config.steps for run in self.runs)
 
     def mistake(self, run: PlannedRun, sentence: str) -> ConfigError:
@@ -102,14 +102,14 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """The study of a file; every name, value and combination in it is checked."""
+    """Read a study file and check every name, value and combination in it."""
     source = _read_source(path)
     _check_top(source)
     environments, arms = _environments(source), _arms(source)
     seeds, baseline = _seeds(source), source.values["baseline"]
     if baseline not in arms:
         names = ", ".join(arms)
-        raise source.mistake(("baseline",), f"baseline is {baseline!r}, which is no arm; choose one of {names}.")
+        raise source.mistake(("baseline",), f"baseline is {baseline!r}, which is not an arm; choose one of {names}.")
     _check_settings(source, environments)
     configs = {(env, arm): _arm_config(source, env, arm) for env in environments for arm in arms}
     _check_parts_matter(source, list(configs.values()))
@@ -134,28 +134,28 @@ def read_study(path: Path) -> Study:
 
 def _read_source(path: Path) -> Source:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before the first character
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         return Source(path, tomllib.loads(text), find_key_lines(text))
     except FileNotFoundError:
         raise ConfigError(f"there is no study file {path}; give a .toml file, for example studies/mini.toml.") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}, line {line}: this is not UTF-8, which TOML is; save the file as UTF-8.") from None
+        raise ConfigError(f"{path}, line {line}: this is not UTF-8, as TOML must be; save the file as UTF-8.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error}); give a study file (.toml).") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_syntax_sentence(path, text, str(error))) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or thousands of brackets
         raise ConfigError(f"{path} cannot be read ({first_line(error)}); give a study file (.toml).") from None
 
 
 def _syntax_sentence(path: Path, text: str, message: str) -> str:
-    """Python's message with its line moved to where all our sentences have it, and the form that TOML wants."""
+    """Python's message with the line number moved to where all our messages have it, and the form that TOML expects."""
     match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
     line = int(match[1]) if match and match[1] else len(text.splitlines()) or 1
     said = message[: match.start()] if match else message
-    if "twice" in said or "overwrite" in said:  # what tomllib says of a table or a key that is there already
-        return f"{path}, line {line}: this stands in the file already ({said}); write each table and each key once."
+    if "twice" in said or "overwrite" in said:  # what tomllib says about a duplicate table or key
+        return f"{path}, line {line}: this is already in the file ({said}); write each table and each key once."
     return (
         f"{path}, line {line}: this is not TOML ({said}); a line is [arms.NAME] or key = value, "
         'where a value is 5, 0.1, true, "text" or ["a", "list"].'
@@ -165,7 +165,7 @@ def _syntax_sentence(path: Path, text: str, message: str) -> str:
 def _check_top(source: Source) -> None:
     for name in source.values:
         if name not in FORMS:
-            raise source.mistake((name,), f"there is no {name!r} in a study; it has {', '.join(FORMS)}.")
+            raise source.mistake((name,), f"{name!r} is not a key of a study file; the keys are {', '.join(FORMS)}.")
     for name, form in FORMS.items():
         if name not in source.values and name not in OPTIONAL:
             raise source.mistake((), f"{name} is missing; write {form}.")
@@ -204,19 +204,19 @@ def _arms(source: Source) -> tuple[str, ...]:
         raise source.mistake(("arms",), f"there is no arm; write {FORMS['arms']}.")
     for arm, settings in arms.items():
         if not DIRECTORY_NAME.fullmatch(arm):
-            raise source.mistake(("arms", arm), f"the arm {arm!r} needs another name, of {NAME_FORM}.")
+            raise source.mistake(("arms", arm), f"the arm {arm!r} needs another name, with {NAME_FORM}.")
         if not isinstance(settings, dict):
             raise source.mistake(("arms", arm), f"arms.{arm} is {settings!r}; write {FORMS['arms']}.")
         if any(name.isdigit() for name in settings):  # TOML reads peng-0.75 as a table 75 in a table peng-0
             whole = next(f"{arm}.{name}" for name in settings if name.isdigit())
             raise source.mistake(("arms", arm), f'a name with a dot needs quotes; write [arms."{whole}"].')
         if sum(other.casefold() == arm.casefold() for other in arms) > 1:
-            raise source.mistake(("arms", arm), f"the arm {arm} differs from another in capitals only; rename one.")
+            raise source.mistake(("arms", arm), f"the arm {arm} differs from another only in case; rename one.")
     return tuple(arms)
 
 
 def _check_settings(source: Source, environments: tuple[str, ...]) -> None:
-    """What a table of settings may not have: a seed or an environment of its own, and an ``on`` for no environment."""
+    """Refuse a seed or an environment in a table of settings, and an ``on`` for an environment not in the study."""
     for arm, settings in source.values["arms"].items():
         on: Any = settings.get(PER_ENVIRONMENT, {})
         path: KeyPath = ("arms", arm, PER_ENVIRONMENT)
@@ -264,7 +264,7 @@ def _arm_config(source: Source, env: str, arm: str) -> RunConfig:
 
 
 def _layers(source: Source, env: str, arm: str) -> dict[KeyPath, Settings]:
-    """The tables that make up the config of an arm on an environment, the later ones above the earlier."""
+    """The tables that make up the config of an arm on an environment; later ones override earlier ones."""
     settings = source.values["arms"][arm]
     return {
         ("defaults",): source.values.get("defaults", {}),
@@ -274,13 +274,13 @@ def _layers(source: Source, env: str, arm: str) -> dict[KeyPath, Settings]:
 
 
 def _resolve(source: Source, env: str, layers: dict[KeyPath, Settings]) -> RunConfig:
-    """The preset's config with the layers' settings, the later ones above the earlier."""
+    """The preset's config with the layers' settings; later ones override earlier ones."""
     merged: dict[str, Any] = {}
     for settings in layers.values():
         merged = merge(merged, settings)
     preset, agent = merged.pop("preset", None), merged.get("agent", RunConfig.agent)
     try:
-        base = replace(make_config(env, preset, agent), threads=1)  # runs side by side, not threads, use the cores
+        base = replace(make_config(env, preset, agent), threads=1)  # parallel runs, not threads, use the cores
         for part in [name for name in merged if _is_foreign(name, base)]:
             _refuse_part(source, part, base, layers)
             merged.pop(part)
@@ -295,7 +295,7 @@ def _resolve(source: Source, env: str, layers: dict[KeyPath, Settings]) -> RunCo
 
 
 def _refuse_part(source: Source, part: str, base: RunConfig, layers: Mapping[KeyPath, Settings]) -> None:
-    """Settings that an arm itself gives must matter to it; those of [defaults] are for the arms that they fit."""
+    """An arm's own settings must apply to it; those in [defaults] are for the arms that they fit."""
     for path, settings in layers.items():
         if part in settings and path != ("defaults",):
             sentence = f"the {part} settings belong to {part_owner(part)}; this is agent {base.agent} on {base.env}."
@@ -317,7 +317,7 @@ def _is_foreign(part: str, config: RunConfig) -> bool:
 def _check_arms_differ(
     source: Source, configs: Mapping[tuple[str, str], RunConfig], environments: tuple[str, ...], arms: tuple[str, ...]
 ) -> None:
-    """Two arms of the same settings and seeds would give the same runs twice."""
+    """Two arms with the same settings and seeds would give the same runs twice."""
     for number, arm in enumerate(arms):
         for other in arms[:number]:
             if all(configs[env, arm] == configs[env, other] for env in environments):
@@ -325,7 +325,7 @@ def _check_arms_differ(
 
 
 def _guilty_key(sentence: str, layers: dict[KeyPath, Settings], otherwise: KeyPath) -> KeyPath:
-    """The key that the sentence names first, in the uppermost layer that has it."""
+    """The key that the sentence names first, in the topmost layer that has it."""
     said = re.findall(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*", sentence.partition(";")[0])
     for word in said:
         for path, settings in reversed(list(layers.items())):

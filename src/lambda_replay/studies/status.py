@@ -1,4 +1,4 @@
-"""How far the runs of a study are, read from their directories; works at any time, also while they run elsewhere."""
+"""Reads the progress of a study's runs from their directories, at any time, even while they run elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TAIL_BYTES = 8192  # more than the longest line of any of a run's logs
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run, as far as its files tell."""
+    """The status of one run, as its files show it."""
 
     run: PlannedRun
     path: Path
@@ -42,7 +42,7 @@ class RunStatus:
     seconds: float = 0.0  # training time, up to ``timed_step``
     timed_step: int = 0
     score: float | None = None  # mean of the last 100 games
-    reason: str = ""  # of a failure or a divergence
+    reason: str = ""  # for a failure or a divergence
 
 
 def read_status(study: Study, layout: Layout) -> list[RunStatus]:
@@ -52,7 +52,7 @@ def read_status(study: Study, layout: Layout) -> list[RunStatus]:
 
 
 def is_being_run(layout: Layout) -> bool:
-    """Whether some ``study run`` is at work on this study."""
+    """Whether a ``study run`` is working on this study."""
     try:
         with looking_at(layout.directory):
             return False
@@ -61,7 +61,7 @@ def is_being_run(layout: Layout) -> bool:
 
 
 def seconds_left(statuses: Sequence[RunStatus], workers: int) -> float | None:
-    """Time until all runs are finished, judged by how long others of their arm took; None before anything is known."""
+    """Estimated time until all runs finish, from the speed of their arms so far; None before anything is known."""
     speeds = _Speeds(statuses)
     left = [
         (status.run.config.steps - status.step) * speed
@@ -74,7 +74,7 @@ def seconds_left(statuses: Sequence[RunStatus], workers: int) -> float | None:
 
 
 class _Speeds:
-    """Seconds per step of what ran: of the same environment and arm, else of the arm, else of all."""
+    """Seconds per step so far: of the same environment and arm, else of the arm, else of all runs."""
 
     def __init__(self, statuses: Sequence[RunStatus]) -> None:
         self._seconds: dict[tuple[str, ...], float] = defaultdict(float)
@@ -124,9 +124,9 @@ def _read_state(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> tuple
 
 
 def _last_numbers(path: Path) -> dict[str, float]:
-    """The numbers of the last whole line of a file of JSON objects; empty when there is none."""
+    """The numbers in the last whole line of a JSON Lines file; empty if there is none."""
     for line in reversed(_last_lines(path)):
-        with contextlib.suppress(ValueError, RecursionError):  # damage, which resume cuts off or sets aside
+        with contextlib.suppress(ValueError, RecursionError):  # damage, which resume removes or sets aside
             value = json.loads(line)
             if isinstance(value, dict):
                 return {name: item for name, item in value.items() if _is_number(item)}
@@ -146,7 +146,7 @@ def _last_game_step(path: Path) -> int:
 
 
 def _last_lines(path: Path) -> list[str]:
-    """The whole lines in a file's last bytes; a line being written, and one cut at the beginning, are left out."""
+    """The whole lines in a file's last bytes; a line still being written and one cut off at the start are left out."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

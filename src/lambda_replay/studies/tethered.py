@@ -1,7 +1,7 @@
-"""``python -m lambda_replay.studies.tethered COMMAND``: a command of ours that ends when its starter does.
+"""``python -m lambda_replay.studies.tethered COMMAND``: one of our commands, stopped when its parent ends.
 
-The starter holds the other end of standard input. However it ends, even killed, that end is closed; then this process
-stops as if interrupted, which leaves its run resumable, and never works on in a directory that somebody else takes up.
+The parent holds the other end of standard input. However it ends, even if killed, that end closes. This process then
+stops as if interrupted: its run can be resumed, and it never keeps working in a directory that another process takes.
 """
 
 from __future__ import annotations

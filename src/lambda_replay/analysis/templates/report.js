@@ -1,9 +1,9 @@
-// Draws the report's charts and answers pointer, keys and buttons; every number comes from the JSON in the page.
+// Draws the report's charts and handles pointer, keys and buttons; every number comes from the JSON in the page.
 "use strict";
 (() => {
   const study = JSON.parse(document.getElementById("study").textContent);
   const shown = { axis: "steps", hidden: new Set() };
-  const WIDE = 620; // pixels; below, values stand under the chart instead of floating over it
+  const WIDE = 620; // pixels; if narrower, values appear below the chart instead of floating over it
   const MARGIN = { top: 14, right: 16, bottom: 46, left: 54 };
 
   // --- numbers -------------------------------------------------------------------------------------------------
@@ -68,12 +68,12 @@
       });
     }
     if (threshold !== null) [low, high] = [Math.min(low, threshold), Math.max(high, threshold)];
-    if (low > 0 && low < 0.35 * high) low = 0; // zero is worth seeing when it is near
+    if (low > 0 && low < 0.35 * high) low = 0; // include zero when it is near
     const room = 0.04 * (high - low) || 1;
     return [low === 0 ? 0 : low - room, high + room];
   };
 
-  // A path through the points that are there, lifted where one is missing.
+  // A path through the known points, interrupted where one is missing.
   const pathThrough = (points) => {
     let [path, lifted] = ["", true];
     for (const point of points) {
@@ -153,7 +153,7 @@
     chart.view = null;
     if (!curves.length) {
       const message = panel.curves.some(Boolean)
-        ? "Every arm that has runs here is switched off."
+        ? "Every arm with runs here is hidden."
         : shown.axis === "hours" && data.steps.curves.some(Boolean) ? "No time has been recorded yet." : data.empty;
       draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "empty" }, svg, message);
       return place(chart, null);
@@ -202,7 +202,7 @@
     chart.readout.replaceChildren(title, table);
   };
 
-  // Move the crosshair to a point of the grid, or take it away (null). Under a narrow chart the last values stay.
+  // Move the crosshair to a point of the grid, or remove it (null). Below a narrow chart, the last values stay.
   const place = (chart, wanted) => {
     const view = chart.view;
     chart.index = wanted;
@@ -298,7 +298,7 @@
   everything.addEventListener("click", () => {
     shown.hidden.clear();
     update();
-    armButtons[0].focus(); // this button has just gone
+    armButtons[0].focus(); // this button is disabled now
   });
   charts.forEach(listen);
   let widths = "";
