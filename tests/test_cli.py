@@ -406,7 +406,7 @@ def test_a_fault_of_the_environment_stops_the_run_which_keeps_what_it_has(
     assert answer.code == 1
     *traceback, sentence = answer.err.splitlines()
     assert sentence.startswith(f"lambda-replay: environments:{env} {words}")
-    assert " at step 100; repair the environment" in sentence
+    assert " at step 100; fix the environment" in sentence
     assert sentence.endswith("; continue with: lambda-replay resume run (0 steps will be repeated).")
     assert bool(traceback) == has_traceback
     assert "environments.py" in answer.err or not has_traceback
@@ -493,7 +493,7 @@ def test_every_command_says_the_same_of_a_fault(
         assert sentence.startswith(
             f"lambda-replay: {env} raised OSError: a cable is loose ({tmp_path}/module_{name}.py:13)"
         )
-        assert "; repair the environment" in sentence
+        assert "; fix the environment" in sentence
         assert traceback[0].startswith("Traceback")
         assert "lambda_replay" not in "".join(traceback)
 
@@ -524,7 +524,7 @@ def test_an_environment_that_fails_on_resuming(
     (tmp_path / "broken").write_text(place)
     answer = call("resume", "run")
     assert answer.code == 1
-    assert f"a cable is loose ({tmp_path}/module_{name}.py:13){when}; repair the environment" in answer.err
+    assert f"a cable is loose ({tmp_path}/module_{name}.py:13){when}; fix the environment" in answer.err
     assert answer.err.endswith("; try again with: lambda-replay resume run.\n")
     (tmp_path / "broken").unlink()
     assert call("resume", "run").code == 0

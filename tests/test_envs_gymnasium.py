@@ -422,7 +422,7 @@ def test_whatever_an_environment_raises_is_a_fault(place: str, error: BaseExcept
     fault = fault_of(use)
     assert f"Telling-v0 raised {words}" in str(fault)
     line = inspect.getsourcelines(Telling._raise_in)[1] + 2
-    assert f"({__file__}:{line}); repair the environment" in str(fault)
+    assert f"({__file__}:{line}); fix the environment" in str(fault)
     assert type(fault.__cause__) is type(error)
     assert fault.__cause__ is not None
     assert (
@@ -440,7 +440,7 @@ def test_what_is_not_the_environments_passes(place: str, error: BaseException) -
 @pytest.mark.parametrize(
     ("env_id", "sentence"),
     [
-        ("OldReset-v0", r"OldReset-v0 failed with TypeError: .*'seed'; repair the environment: reset\(seed=…\) must"),
+        ("OldReset-v0", r"OldReset-v0 failed with TypeError: .*'seed'; fix the environment: reset\(seed=…\) must"),
         ("ResetOfOne-v0", r"ResetOfOne-v0 returned one value \(ndarray\) from reset; .*: reset\(seed=…\) must return"),
         (
             "StepOfFour-v0",
@@ -477,7 +477,7 @@ MODULES = [
     ("raise RuntimeError('no licence')\n", "raised RuntimeError: no licence ({file}:1)"),
     ("import sys\nsys.exit()\n", "raised SystemExit ({file}:2)"),
     ("from json import nothing\n", "raised ImportError: cannot import name 'nothing' from 'json'"),
-    ("def f(:\n", "failed with SyntaxError: invalid syntax (a_wrong_module.py, line 1); repair the environment."),
+    ("def f(:\n", "failed with SyntaxError: invalid syntax (a_wrong_module.py, line 1); fix the environment."),
 ]
 
 
@@ -540,9 +540,9 @@ def test_arguments_that_an_environment_does_not_take(env_id: str, arguments: dic
 def test_a_constructors_own_type_error_is_a_fault() -> None:
     plain = fault_of(lambda: GymnasiumEnvironment("Creaking-v0"))
     assert "Creaking-v0 raised TypeError: object of type 'int' has no len()" in str(plain)
-    assert str(plain).endswith("; repair the environment.")
+    assert str(plain).endswith("; fix the environment.")
     given = fault_of(lambda: GymnasiumEnvironment("Creaking-v0", {"size": 2}))
-    assert str(given).endswith("; repair the environment, or give it other env_args.")
+    assert str(given).endswith("; fix the environment, or give it other env_args.")
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

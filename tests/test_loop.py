@@ -474,7 +474,7 @@ def test_a_fault_is_told_with_its_step_in_a_reset_too(at: int, step: int) -> Non
     """Calls 0, 21 and 42 are resets, the last two after the steps 19 and 39 that ended a game."""
     with pytest.raises(EnvironmentFault) as caught:
         list(make_loop(tiny_config("Falling-v0"), [Falling(at)]).loop.run())
-    assert str(caught.value) == f"Falling-v0 fell over at step {step}; repair the environment."
+    assert str(caught.value) == f"Falling-v0 fell over at step {step}; fix the environment."
 
 
 def test_a_fault_of_the_second_environment_is_told_with_its_own_step() -> None:

@@ -15,7 +15,7 @@ class EnvironmentFault(RuntimeError):
     Its cause, if any, is the exception raised by the environment's own code.
     """
 
-    def __init__(self, did: str, remedy: str = "repair the environment") -> None:
+    def __init__(self, did: str, remedy: str = "fix the environment") -> None:
         super().__init__(did)
         self.when = ""  # filled in by the code that plays the game, which knows the step: "at step 100"
         self.remedy = remedy

@@ -20,7 +20,7 @@ OURS = Path(__file__).resolve().parents[1]
 class FaultGuard:
     """A reusable context manager for calls into an environment's code."""
 
-    def __init__(self, env: str, remedy: str = "repair the environment", *, wanted: str = "") -> None:
+    def __init__(self, env: str, remedy: str = "fix the environment", *, wanted: str = "") -> None:
         """``wanted`` says what the environment must provide, for errors raised outside its own code."""
         self._env, self._remedy, self._wanted = env, remedy, wanted
 

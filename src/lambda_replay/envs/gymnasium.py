@@ -41,7 +41,7 @@ class GymnasiumEnvironment:
         """``arguments`` are passed to the environment's constructor."""
         self._env_id, self._arguments = env_id, dict(arguments or {})
         self._guard = FaultGuard(env_id, wanted=f"{RESET}, and {STEP}")
-        remedy = "repair the environment, or give it other env_args" if arguments else "repair the environment"
+        remedy = "fix the environment, or give it other env_args" if arguments else "fix the environment"
         with FaultGuard(env_id, remedy):
             self._env = _make(env_id, self._arguments)
             try:
@@ -63,7 +63,7 @@ class GymnasiumEnvironment:
         with self._guard:
             result: Any = self._env.reset(seed=seed)
             if not (isinstance(result, tuple) and len(result) == 2):
-                raise self._fault(f"{_count(result)} from reset", f"repair the environment: {RESET}")
+                raise self._fault(f"{_count(result)} from reset", f"fix the environment: {RESET}")
             return self._stored(result[0])
 
     def step(self, action: int) -> Step:
@@ -72,7 +72,7 @@ class GymnasiumEnvironment:
         with self._guard:
             result: Any = self._env.step(action + self._first_action)
             if not (isinstance(result, tuple) and len(result) == 5):
-                raise self._fault(f"{_count(result)} from step", f"repair the environment: {STEP}")
+                raise self._fault(f"{_count(result)} from step", f"fix the environment: {STEP}")
             observation, reward, terminated, truncated, _ = result
             number = self._number(reward)
             return Step(
@@ -122,7 +122,7 @@ class GymnasiumEnvironment:
     def _stored(self, observation: Any) -> Observation:
         return stored_observation(self._env_id, self._env.observation_space, observation, self._spec.observation_dtype)
 
-    def _fault(self, result: str, remedy: str = "repair the environment") -> EnvironmentFault:
+    def _fault(self, result: str, remedy: str = "fix the environment") -> EnvironmentFault:
         return EnvironmentFault(f"{self._env_id} returned {result}", remedy)
 
     def _number(self, reward: Any) -> float:

@@ -56,10 +56,8 @@ class Cache:
                 f"the estimator returned {kept[np.argmin(is_finite)]} for a transition; "
                 "its returns must be finite as float32."
             )
-        is_drawn = self.is_transition
-        self.metrics: Metrics = describe_refresh(
-            self.returns[is_drawn], self.td_errors[is_drawn], evaluation, explanation
-        )
+        drawn = self.is_transition
+        self.metrics: Metrics = describe_refresh(self.returns[drawn], self.td_errors[drawn], evaluation, explanation)
 
     @property
     def nbytes(self) -> int:

@@ -127,9 +127,7 @@ class ReplayMemory:
 
     def _checked(self, stream: object) -> int:
         if not isinstance(stream, (int, np.integer)) or not 0 <= stream < self.num_streams:
-            raise ConfigError(
-                f"there is no stream {shown(stream)}; this memory has {self.num_streams}, numbered from 0."
-            )
+            raise ConfigError(f"there is no stream {shown(stream)}; streams run from 0 to {self.num_streams - 1}.")
         return int(stream)
 
     def _write_observation(self, observation: NDArray[Any], stream: int, frames: int, *, has_step: bool) -> None:
@@ -174,9 +172,7 @@ class ReplayMemory:
         ``reserve``: skip the oldest slots, which this many new ones per stream would push out of the window.
         """
         if length < 1 or reserve < 0:
-            raise ConfigError(
-                f"length is {length} and reserve is {reserve}; give length 1 or more, and reserve 0 or more."
-            )
+            raise ConfigError(f"length is {length} and reserve is {reserve}; give 1 or more, and 0 or more.")
         starts = [self._starts(stream, length, reserve) for stream in range(self.num_streams)]
         ends = np.cumsum([len(numbers) for numbers in starts])  # [streams]
         if ends[-1] == 0:
