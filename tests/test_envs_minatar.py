@@ -209,6 +209,6 @@ def test_what_a_game_raises_is_a_fault(tmp_path: Path, monkeypatch: pytest.Monke
     environment = MinAtar("breakout", MinAtarConfig())
     environment.reset(0)
     with pytest.raises(
-        EnvironmentFault, match=r"minatar/breakout raised OSError: no board \(.*breakout\.py:\d+\); repair"
+        EnvironmentFault, match=r"minatar/breakout raised OSError: no board \(.*breakout\.py:\d+\); fix"
     ):
         environment.step(0)

@@ -483,7 +483,7 @@ def test_a_fault_of_the_second_environment_is_told_with_its_own_step() -> None:
 
 
 def test_a_fault_in_a_played_game_is_told_with_its_seed() -> None:
-    with pytest.raises(EnvironmentFault, match="at step 3 of the game with seed 5; repair"):
+    with pytest.raises(EnvironmentFault, match="at step 3 of the game with seed 5; fix"):
         play(Falling(4), always(0, 2), history=1, epsilon=0.0, seed=5)
 
 
