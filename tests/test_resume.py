@@ -1025,6 +1025,20 @@ def test_a_state_that_lies_with_a_fitting_checksum_is_refused_or_harmless(
         shutil.rmtree(run.parent)
 
 
+@pytest.mark.parametrize("lie", [{"num_updates": float("nan")}, {"num_updates": 1.5}, {"loss": float("inf")}, {"x": 1}])
+def test_values_that_an_agent_never_had_are_refused(tmp_path: Path, lie: dict[str, float]) -> None:
+    run = tmp_path / "run"
+    train_until(run, small_config(agent="dqn"), STOPPED_AT)
+    for step in saved_steps(run):
+        path = run / CHECKPOINTS / str(step) / STATE
+        state = json.loads(json.loads(path.read_text())["payload"])
+        state["agent"] |= lie
+        payload = json.dumps(state)
+        path.write_text(json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload}))
+    with pytest.raises(DamageError, match=r"does not fit the environment or the agent|does not match"):
+        resume_run(run, lambda sentence: None)
+
+
 @pytest.mark.parametrize("name", ["weights", "optimizer"])
 def test_tensors_of_another_network_are_refused(stopped: Path, tmp_path: Path, name: str) -> None:
     run = copy_run(stopped, tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,7 +145,7 @@ class Run:
         is_sound = (
             has_type(loop, LoopState)
             and has_type(state["agent"], dict[str, float])
-            and state["agent"].keys() == self._agent.get_state().keys()
+            and _is_like(state["agent"], self._agent.get_state())
             and set(state["logs"]) == set(LOGS)
             and state["slot_bytes"] == {name: array[:1].nbytes for name, array in self._memory.arrays.items()}
             and loop["step"] == state["step"] <= self.config.steps
@@ -236,6 +237,13 @@ class Run:
         """The step from which this run would resume if it stopped now."""
         steps = saved_steps(self.path)
         return steps[0] if steps else None
+
+
+def _is_like(found: dict[str, float], own: dict[str, float]) -> bool:
+    """Whether plain values have the same names, are finite, and are whole numbers where ours are."""
+    return found.keys() == own.keys() and all(
+        math.isfinite(value) and (type(value) is int or type(own[name]) is float) for name, value in found.items()
+    )
 
 
 def _check_tensors(what: str, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
