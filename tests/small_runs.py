@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from lambda_replay.agents.run_settings import override, to_dict
@@ -118,3 +120,24 @@ def learnt_the_same(undisturbed: Path, run: Path, renewed: Mapping[str, int]) ->
 def differences(one: Path, other: Path) -> list[str]:
     """Which results of two runs are not the same, byte by byte."""
     return [name for name in RESULTS if (one / name).read_bytes() != (other / name).read_bytes()]
+
+
+@contextmanager
+def crash_at_call(at: int, error: BaseException, *functions: tuple[Any, str]) -> Iterator[None]:
+    """Let the so-maniest call of these functions, each an owner and a name, fail."""
+    calls = 0
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise error
+            return function(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in functions:
+            patch.setattr(owner, name, wrap(getattr(owner, name)))
+        yield

@@ -20,10 +20,11 @@ from test_analysis_summary import ARMS, STEPS, UNFINISHED, directory_of, empty_s
 from lambda_replay.analysis import numbers
 from lambda_replay.analysis.files import write_shared
 from lambda_replay.analysis.pairs import every_pair, is_enough
-from lambda_replay.analysis.records import State, StudyData
+from lambda_replay.analysis.records import StudyData
 from lambda_replay.analysis.report import render_report, write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
 from lambda_replay.errors import ConfigError
+from lambda_replay.rundir.directory import State
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_runs import crash_at_call
 
 import lambda_replay as lr
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
@@ -416,27 +417,10 @@ def test_everything_is_on_the_disk_before_the_checkpoint_counts_and_older_ones_g
     assert sorted(lines[-2:]) == ["remove optimizer.safetensors", "remove weights.safetensors"]
 
 
-@contextmanager
-def crash(at: int, error: BaseException) -> Iterator[None]:
+def crash(at: int, error: BaseException) -> AbstractContextManager[None]:
     """Let the so-maniest call that changes the disk fail."""
-    calls = 0
-
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == at:
-                raise error
-            return function(*arguments, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("fsync", "replace", "mkdir", "unlink", "rmdir"):
-            patch.setattr(os, name, wrap(getattr(os, name)))
-        patch.setattr(Path, "write_bytes", wrap(Path.write_bytes))
-        patch.setattr(lr.ReplayMemory, "flush", wrap(lr.ReplayMemory.flush))
-        yield
+    system = [(os, name) for name in ("fsync", "replace", "mkdir", "unlink", "rmdir")]
+    return crash_at_call(at, error, *system, (Path, "write_bytes"), (lr.ReplayMemory, "flush"))
 
 
 @pytest.mark.parametrize(

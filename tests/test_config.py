@@ -51,7 +51,7 @@ NOT_IN_THE_PAPER = {
     "minatar.sticky", "minatar.ramping", "minatar.all_actions", "env_args", "max_game_steps",
 }  # fmt: skip
 REMEDY = re.compile(
-    r"; (give|raise|lower|set|use|choose|perhaps you meant|undo)|"
+    r"; (give|raise|lower|set|use|choose|did you mean|undo)|"
     r"is the (next|nearest)|must be a multiple of|belong to|needs?\b"
 )
 
@@ -317,7 +317,7 @@ def test_a_mistake_is_one_sentence_that_names_the_setting_the_value_and_the_reme
 ) -> None:
     sentence = refusal(base, changes)
     assert "\n" not in sentence
-    assert sentence.endswith(".")
+    assert sentence.endswith((".", "?"))
     assert REMEDY.search(sentence), sentence
     for word in words:
         assert word in sentence, sentence

@@ -13,7 +13,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from small_runs import (
     RESULTS,
     Stopped,
     copy_run,
+    crash_at_call,
     differences,
     finish,
     learnt_the_same,
@@ -350,27 +351,10 @@ def test_a_log_without_access_may_be_sound_and_is_not_given_up(stopped: Path, tm
     assert resume_to_end(run) == []
 
 
-@contextmanager
-def crash(at: int) -> Iterator[None]:
+def crash(at: int) -> AbstractContextManager[None]:
     """Stop at the so-maniest call that changes the disk."""
-    calls = 0
-
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == at:
-                raise KeyboardInterrupt
-            return function(*arguments, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("fsync", "replace", "rename", "unlink", "rmdir"):
-            patch.setattr(os, name, wrap(getattr(os, name)))
-        for name in ("touch", "write_bytes"):
-            patch.setattr(Path, name, wrap(getattr(Path, name)))
-        yield
+    system = [(os, name) for name in ("fsync", "replace", "rename", "unlink", "rmdir")]
+    return crash_at_call(at, KeyboardInterrupt(), *system, (Path, "touch"), (Path, "write_bytes"))
 
 
 def test_a_resume_broken_off_while_it_sets_logs_aside_loses_nothing(stopped: Path, tmp_path: Path) -> None:

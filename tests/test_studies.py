@@ -164,7 +164,7 @@ def test_a_number_of_seeds_counts_from_0(tmp_path: Path) -> None:
         ("[arms.dqn]", '[arms."d/q/n"]', 11, "needs another name, with at most 100 letters"),
         ('"example"', f'"{"x" * 101}"', 1, "at most 100 letters"),
         ("seeds = [3, 1]", "seeds = 1_000_000_000_000", 3, "at most 1,000"),
-        ("steps = 2_000", "step = 2_000", 7, "perhaps you meant steps"),
+        ("steps = 2_000", "step = 2_000", 7, "did you mean steps"),
     ],
 )
 def test_a_mistake_is_answered_with_its_line_and_the_right_form(

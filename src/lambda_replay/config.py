@@ -24,9 +24,9 @@ LARGEST_RUN_SEED = 2**128 - 1  # 128 bits, as NumPy recommends
 LARGEST_WIDTH = 10**6  # units per hidden layer; torch can still hold the product of two widths
 
 
-def require(condition: bool, sentence: str) -> None:
+def require(condition: bool, sentence: str, *settings: str) -> None:
     if not condition:
-        raise ConfigError(sentence)
+        raise ConfigError(sentence, *settings)
 
 
 def require_reasonable(prefix: str, owner: object) -> None:
@@ -34,7 +34,7 @@ def require_reasonable(prefix: str, owner: object) -> None:
     for name, value in vars(owner).items():
         largest = LARGEST_RUN_SEED if name == "seed" else LARGEST_NUMBER
         if isinstance(value, int) and abs(value) > largest:
-            raise ConfigError(f"{prefix}{name} is {shown(value)}; give a number up to {largest}.")
+            raise ConfigError(f"{prefix}{name} is {shown(value)}; give a number up to {largest}.", f"{prefix}{name}")
 
 
 def shown(value: Any) -> str:
@@ -46,13 +46,13 @@ def shown(value: Any) -> str:
 def require_positive(prefix: str, owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        require(0 < value < math.inf, f"{prefix}{name} is {value}; give a number above 0.")
+        require(0 < value < math.inf, f"{prefix}{name} is {value}; give a number above 0.", f"{prefix}{name}")
 
 
 def require_fraction(prefix: str, owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        require(0 <= value <= 1, f"{prefix}{name} is {value}; give a number from 0 to 1.")
+        require(0 <= value <= 1, f"{prefix}{name} is {value}; give a number from 0 to 1.", f"{prefix}{name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,15 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         require_reasonable("memory.", self)
         require_positive("memory.", self, "capacity", "start", "history")
-        require(self.history <= 255, f"memory.history is {self.history}; give a number from 1 to 255.")
+        require(
+            self.history <= 255, f"memory.history is {self.history}; give a number from 1 to 255.", "memory.history"
+        )
         require(
             self.start <= self.capacity,
             f"memory.capacity ({self.capacity}) is smaller than memory.start ({self.start}); "
             "raise memory.capacity or lower memory.start.",
+            "memory.capacity",
+            "memory.start",
         )
 
 
@@ -95,14 +99,17 @@ class CacheConfig:
             self.size % self.block_length == 0,
             f"cache.size ({self.size}) must be a multiple of cache.block_length ({self.block_length}); "
             f"{max(1, round(self.size / self.block_length)) * self.block_length} is the nearest.",
+            "cache.size",
+            "cache.block_length",
         )
-        require(self.tail >= 0, f"cache.tail is {self.tail}; give 0 or more agent steps.")
+        require(self.tail >= 0, f"cache.tail is {self.tail}; give 0 or more agent steps.", "cache.tail")
         if self.updates is not None:
             require_positive("cache.", self, "updates")
         require_fraction("cache.", self, "priority")
         require(
             0 <= self.priority_quantile < 1,
             f"cache.priority_quantile is {self.priority_quantile}; give a number from 0 up to but not including 1.",
+            "cache.priority_quantile",
         )
 
     @property
@@ -133,6 +140,8 @@ class TargetConfig:
         require(
             self.copy_every % self.update_every == 0,
             f"target.copy_every ({self.copy_every}) must be a multiple of target.update_every ({self.update_every}).",
+            "target.copy_every",
+            "target.update_every",
         )
 
 
@@ -165,8 +174,12 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         require_reasonable("optimizer.", self)
         require_positive("optimizer.", self, "batch_size", "learning_rate", "epsilon")
-        require(0 <= self.beta1 < 1, f"optimizer.beta1 is {self.beta1}; give a number from 0 to below 1.")
-        require(0 <= self.beta2 < 1, f"optimizer.beta2 is {self.beta2}; give a number from 0 to below 1.")
+        require(
+            0 <= self.beta1 < 1, f"optimizer.beta1 is {self.beta1}; give a number from 0 to below 1.", "optimizer.beta1"
+        )
+        require(
+            0 <= self.beta2 < 1, f"optimizer.beta2 is {self.beta2}; give a number from 0 to below 1.", "optimizer.beta2"
+        )
         if self.max_grad_norm is not None:
             require_positive("optimizer.", self, "max_grad_norm")
 
@@ -181,7 +194,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         if not all(0 < width <= LARGEST_WIDTH for width in self.hidden):
             widths = ", ".join(map(shown, self.hidden))
-            raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.")
+            raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.", "network.hidden")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +213,7 @@ class AtariConfig:
     def __post_init__(self) -> None:
         require_reasonable("atari.", self)
         require_positive("atari.", self, "frame_skip", "max_frames")
-        require(self.noop_max >= 0, f"atari.noop_max is {self.noop_max}; give 0 or more.")
+        require(self.noop_max >= 0, f"atari.noop_max is {self.noop_max}; give 0 or more.", "atari.noop_max")
         require_fraction("atari.", self, "sticky")
 
 
@@ -261,14 +274,22 @@ class RunConfig:
         require_positive("", self, "steps", "envs", "max_game_steps")
         if self.threads is not None:
             require(
-                1 <= self.threads <= MAX_THREADS, f"threads is {self.threads}; give a number from 1 to {MAX_THREADS}."
+                1 <= self.threads <= MAX_THREADS,
+                f"threads is {self.threads}; give a number from 1 to {MAX_THREADS}.",
+                "threads",
             )
         require_fraction("", self, "discount", "flicker")
-        require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.")
-        require(self.checkpoint_every >= 0, f"checkpoint_every is {self.checkpoint_every}; give 0 or more steps.")
+        require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.", "seed")
+        require(
+            self.checkpoint_every >= 0,
+            f"checkpoint_every is {self.checkpoint_every}; give 0 or more steps.",
+            "checkpoint_every",
+        )
         require(
             self.memory.storage == "disk" or self.checkpoint_every == 0,
             "memory.storage ram leaves nothing to resume from; set checkpoint_every to 0, or memory.storage to disk.",
+            "memory.storage",
+            "checkpoint_every",
         )
         self._check_families()
         self._check_env_args()
@@ -306,6 +327,8 @@ class RunConfig:
             value % self.envs == 0,
             f"{name} ({value}) must be a multiple of envs ({self.envs}), which advance together; "
             f"{-(-value // self.envs) * self.envs} is the next.",
+            name,
+            "envs",
         )
 
     def _check_families(self) -> None:
@@ -319,23 +342,30 @@ class RunConfig:
             require(
                 part is None or is_wanted,
                 f"the {name} settings belong to {name}/… environments only; this is {self.env}.",
+                name,
             )
 
     def _check_env_args(self) -> None:
         names = [argument.partition("=")[0] for argument in self.env_args]
         for argument, name in zip(self.env_args, names, strict=True):
             is_pair = "=" in argument and name.isidentifier()
-            require(is_pair, f"env_args has {argument!r}; give name=value, such as continuous=true or gravity=-5.0.")
-            require(names.count(name) == 1, f"env_args gives {name} twice; give it once.")
+            require(
+                is_pair,
+                f"env_args has {argument!r}; give name=value, such as continuous=true or gravity=-5.0.",
+                "env_args",
+            )
+            require(names.count(name) == 1, f"env_args gives {name} twice; give it once.", "env_args")
             require(
                 name not in RESERVED,
                 f"env_args has {name}, which lambda-replay sets itself; give the environment's own arguments only.",
+                "env_args",
             )
         family = self.env.partition("/")[0]
         require(
             not self.env_args or family not in ("atari", "minatar"),
             f"env_args are for Gymnasium environments, but this is {self.env}; use the {family} settings, "
             f"such as {family}.sticky.",
+            "env_args",
         )
 
 

@@ -2,7 +2,14 @@
 
 
 class ConfigError(ValueError):
-    """A mistake by the caller: one sentence that names the setting, its value and the remedy."""
+    """A mistake by the caller: one sentence that names the setting, its value and the remedy.
+
+    ``settings`` names the settings at fault, most likely first, so that a study file's line can be shown.
+    """
+
+    def __init__(self, sentence: str, *settings: str) -> None:
+        super().__init__(sentence)
+        self.settings = settings
 
 
 class DivergenceError(ConfigError):

@@ -12,7 +12,17 @@ from lambda_replay.errors import ConfigError
 
 # What each extra in pyproject.toml installs, by import name.
 EXTRAS = {
-    "train": ("gymnasium", "pydantic", "rich", "safetensors", "threadpoolctl", "torch", "typing_extensions", "tyro"),
+    "train": (
+        "gymnasium",
+        "pydantic",
+        "rich",
+        "safetensors",
+        "threadpoolctl",
+        "tomli",
+        "torch",
+        "typing_extensions",
+        "tyro",
+    ),
     "atari": ("ale_py", "cv2"),
     "minatar": ("minatar",),
     "classic": ("pygame",),

@@ -29,6 +29,8 @@ def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
             value // run.envs >= needed,
             f"{name} ({value}, over {run.envs} environments) is smaller than a block, which needs {needed} slots; "
             f"raise it to {needed * run.envs} or lower cache.block_length ({cache.block_length}).",
+            name,
+            "cache.block_length",
         )
 
 

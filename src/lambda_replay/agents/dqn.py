@@ -170,13 +170,18 @@ def parse_n_step(run: RunConfig) -> NStep:
     estimator = parse_estimator(run.estimator)
     if not isinstance(estimator, NStep):
         raise ConfigError(
-            f"agent dqn takes the estimator nstep:n, not {run.estimator}; use agent dqn-lambda for the others."
+            f"agent dqn takes the estimator nstep:n, not {run.estimator}; use agent dqn-lambda for the others.",
+            "estimator",
+            "agent",
         )
     needed = (estimator.n + run.memory.history) * run.envs
     if min(run.memory.start, run.memory.capacity) < needed:
         raise ConfigError(
             f"memory.start ({run.memory.start}) and memory.capacity ({run.memory.capacity}) must hold "
-            f"{needed} steps for {run.estimator}; raise them or lower n."
+            f"{needed} steps for {run.estimator}; raise them or lower n.",
+            "memory.start",
+            "memory.capacity",
+            "estimator",
         )
     return estimator
 

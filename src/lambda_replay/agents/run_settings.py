@@ -42,7 +42,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     known = [*(field.name for field in fields(RunConfig) if field.name != ALGORITHM), *own]
     for given in values:
         if given not in known:
-            raise ConfigError(_unknown(given, known, f"agent {name}"))
+            raise ConfigError(_unknown(given, known, f"agent {name}"), given)
     _refuse_missing(values, [RunConfig, kind.config])
     of_run = {name: value for name, value in values.items() if name not in own}
     of_agent = {name: value for name, value in values.items() if name in own}
@@ -124,11 +124,12 @@ def _sentence(details: dict[str, Any]) -> ConfigError:
         return ConfigError(f"the setting {name} is missing.")
     if kind == "unexpected_keyword_argument":
         known = _settings_of(str(place[-2]))
-        return ConfigError(_unknown(str(place[-1]), known, "", prefix=".".join(map(str, place[:-1])) + "."))
+        prefix = ".".join(map(str, place[:-1])) + "."
+        return ConfigError(_unknown(str(place[-1]), known, "", prefix=prefix), name)
     wanted = details.get("ctx", {}).get("expected") or _WANTED.get(kind.partition("_")[0], "another value")
     if isinstance(place[-1], int):
         wanted = f"a list in which each item is {wanted}"
-    return ConfigError(f"{name} is {shown(details['input'])}; give {wanted}.")
+    return ConfigError(f"{name} is {shown(details['input'])}; give {wanted}.", name)
 
 
 def _settings_of(table: str) -> list[str]:
@@ -152,5 +153,5 @@ def _unknown(name: str, known: Iterable[str], whose: str, prefix: str = "") -> s
     if whose and owner is not None:
         return f"the {name} settings belong to {owner} only; this is {whose}."
     meant = difflib.get_close_matches(name, known, n=1)
-    remedy = f"perhaps you meant {prefix}{meant[0]}" if meant else f"choose one of {', '.join(known)}"
-    return f"there is no setting {prefix}{name}; {remedy}."
+    remedy = f"did you mean {prefix}{meant[0]}?" if meant else f"choose one of {', '.join(known)}."
+    return f"there is no setting {prefix}{name}; {remedy}"

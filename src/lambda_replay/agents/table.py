@@ -18,5 +18,5 @@ AGENTS: dict[str, AgentKind] = {
 def agent_kind(name: str) -> AgentKind:
     """The agent with this name; an error lists the known ones."""
     if name not in AGENTS:
-        raise ConfigError(f"there is no agent {name!r}; choose one of {', '.join(AGENTS)}.")
+        raise ConfigError(f"there is no agent {name!r}; choose one of {', '.join(AGENTS)}.", "agent")
     return AGENTS[name]

@@ -10,15 +10,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from lambda_replay.config import flatten
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Floats, Integers
-
-State = Literal["finished", "running", "waiting", "failed", "diverged"]
+from lambda_replay.rundir.directory import State
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ import io
 import itertools
 import json
 import os
-import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
-from lambda_replay.agents.run_settings import from_dict, override, plain, run_type
+from lambda_replay.agents.run_settings import from_dict, override, part_owner, plain, run_type, to_dict
 from lambda_replay.agents.table import agent_kind
+from lambda_replay.cli.arguments import check_arguments
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.directory import CONFIG
@@ -34,42 +34,30 @@ def parse(kind: type[T], arguments: list[str], *, usage: str, default: T | None 
     """The arguments as an instance of a dataclass; a mistake in them becomes one sentence."""
     if "-h" in arguments or "--help" in arguments:
         _call_tyro(kind, ["--help"], usage, default)
-    complaint = io.StringIO()
+    command = " ".join(itertools.takewhile(str.islower, usage.split()))  # up to FILE, RUN or ENV
     try:
-        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
+        check_arguments(arguments, _option_types(kind))
+        return _call_quietly(kind, arguments, usage, default)
+    except ConfigError as error:
+        raise ConfigError(f"{str(error).rstrip('.')} (see {command} --help)", *error.settings) from None
+
+
+def _call_quietly(kind: type[T], arguments: list[str], usage: str, default: T | None) -> T:
+    """Parse checked arguments; what is left to reject are combinations of values, by the settings themselves."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             return _call_tyro(kind, arguments, usage, default)
-    except SystemExit as error:
-        command = " ".join(itertools.takewhile(str.islower, usage.split()))  # up to FILE, RUN or ENV
-        raise ConfigError(f"{_first_sentence(complaint.getvalue())} (see {command} --help)") from error
+    except SystemExit as error:  # tyro's answer to any error
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ConfigError):
+            cause = cause.__cause__ or cause.__context__
+        raise cause or ConfigError("the arguments cannot be read") from None
 
 
 def _call_tyro(kind: type[T], arguments: list[str], usage: str, default: T | None) -> T:
     markers: Any = (tyro.conf.AvoidSubcommands,)
     given: dict[str, Any] = {} if default is None else {"default": default}
     return tyro.cli(kind, args=arguments, prog=usage, config=markers, **given)
-
-
-def _first_sentence(box: str) -> str:
-    """What tyro says under the title of its box, without help texts and prefixes."""
-    lines = [line.strip("│╭╰╮╯ ") for line in box.splitlines()]
-    rules = [number for number, line in enumerate(lines) if line.startswith(("---", "───"))]
-    sentence = " ".join(lines[rules[0] + 1 : rules[1]] if len(rules) > 1 else lines)
-    unknown = re.match(r"Unrecognized options: (\S+?),?( |$)", sentence)
-    if unknown and not unknown[1].startswith("-"):
-        return f"{unknown[1]} is an unexpected argument"
-    if unknown:
-        meant = next((line.split()[0] for line in lines if line.startswith("--") and line.strip("-")), None)
-        return f"there is no option {unknown[1]}" + (f"; did you mean {meant}?" if meant else "")
-    option = re.match(r"Error parsing (--\S+): ", sentence)
-    literal = re.search(r"invalid literal for int\(\) with base 10: ('[^']*')", sentence)
-    number = re.search(r"could not convert string to float: ('[^']*')", sentence)
-    if option and "Exceeds the limit" in sentence:
-        return f"{option[1]} takes a number with fewer digits"
-    if option and literal:
-        return f"{option[1]} takes a whole number, not {literal[1]}"
-    if option and number:
-        return f"{option[1]} takes a number, not {number[1]}"
-    return re.sub(r"^Error parsing config[a-z_.]*: ", "", sentence).rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -111,6 +99,7 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
         )
     else:
         config = make_config(HELP_ENV if env is None else env, preset, agent or RunConfig.agent)
+    _refuse_foreign(rest, config)
     typed = _run_type(config.agent)
     default = kind(typed(**{field.name: getattr(config, field.name) for field in fields(config)}))
     options = parse(kind[typed], rest, usage=f"lambda-replay {command} ENV [--config FILE]", default=default)
@@ -121,6 +110,16 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
             f"the config is for agent {config.agent}, but --agent is {options.config.agent}; leave one of them out."
         )
     return replace(options, config=plain(options.config))
+
+
+def _refuse_foreign(arguments: list[str], config: RunConfig) -> None:
+    """Reject settings of another agent or of another family of environments."""
+    for argument in arguments:
+        part = argument.removeprefix("--").partition(".")[0] if argument.startswith("--") else ""
+        if part_owner(part) is not None and to_dict(config).get(part) is None:
+            raise ConfigError(
+                f"{argument} belongs to {part_owner(part)} only; this is agent {config.agent} on {config.env}."
+            )
 
 
 def _run_type(agent: str) -> type[RunConfig]:

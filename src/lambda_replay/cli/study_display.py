@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lambda_replay.cli.formatting import duration, number
+from lambda_replay.rundir.directory import State
 from lambda_replay.studies.plan import Study
-from lambda_replay.studies.status import RunStatus, State, seconds_left
+from lambda_replay.studies.status import RunStatus, seconds_left
 
 UNLIMITED = 10_000  # columns; wider than any table
 READ_EVERY = 1.0  # seconds between reads of the runs' files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -22,11 +21,12 @@ class Flicker:
 
     def __init__(self, environment: Environment, probability: float) -> None:
         if not 0 <= probability <= 1:
-            raise ConfigError(f"flicker is {probability}; give a number from 0 to 1.")
+            raise ConfigError(f"flicker is {probability}; give a number from 0 to 1.", "flicker")
         if not environment.spec.has_pixels:
             raise ConfigError(
                 f"flicker is {probability}, but this environment's observations have shape "
-                f"{environment.spec.observation_shape} and are not images; set flicker to 0."
+                f"{environment.spec.observation_shape} and are not images; set flicker to 0.",
+                "flicker",
             )
         self._environment = environment
         self._probability = probability
@@ -42,7 +42,7 @@ class Flicker:
 
     def step(self, action: int) -> Step:
         step = self._environment.step(action)
-        return replace(step, observation=self._flickered(step.observation))
+        return step._replace(observation=self._flickered(step.observation))
 
     def render(self) -> NDArray[np.uint8]:
         """The image without flicker: people may see what the agent does not."""

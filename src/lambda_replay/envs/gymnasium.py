@@ -45,6 +45,7 @@ class GymnasiumEnvironment:
         with FaultGuard(env_id, remedy):
             self._env = _make(env_id, self._arguments)
             try:
+                self._observation_space = self._env.observation_space  # a lookup through every wrapper, done once
                 self._first_action, self._spec = _read_spaces(env_id, self._env)
             except ConfigError:
                 self._env.close()
@@ -120,13 +121,15 @@ class GymnasiumEnvironment:
         self._env = drawing
 
     def _stored(self, observation: Any) -> Observation:
-        return stored_observation(self._env_id, self._env.observation_space, observation, self._spec.observation_dtype)
+        return stored_observation(self._env_id, self._observation_space, observation, self._spec.observation_dtype)
 
     def _fault(self, result: str, remedy: str = "fix the environment") -> EnvironmentFault:
         return EnvironmentFault(f"{self._env_id} returned {result}", remedy)
 
     def _number(self, reward: Any) -> float:
         """The reward as a float; an array with one element will do."""
+        if type(reward) is float and math.isfinite(reward):
+            return reward
         value = reward.item() if isinstance(reward, np.ndarray) and reward.size == 1 else reward
         number = math.nan
         if not isinstance(value, str | bytes):  # which float() would accept

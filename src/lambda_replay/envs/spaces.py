@@ -46,7 +46,7 @@ def stored_observation(env: str, space: Space[Any], observation: Any, dtype: np.
     else:
         raise EnvironmentFault(f"{env} returned the observation {observation!r}, which is not in its space {space}")
     stored = np.array(given, dtype=dtype)
-    if dtype.kind == "f" and not np.isfinite(stored).all():
+    if dtype.kind == "f" and np.count_nonzero(np.isfinite(stored)) != stored.size:
         raise EnvironmentFault(f"{env} returned an observation that is not finite")
     if dtype.kind != "f" and given.dtype != dtype and not np.array_equal(stored, given):
         raise EnvironmentFault(f"{env} returned an observation of {given.dtype} numbers that do not fit in {dtype}")

@@ -85,7 +85,7 @@ def find_device(name: Device) -> torch.device:
     if name == "auto":
         return torch.device(next(device for device, is_available in available.items() if is_available))
     if not available[name]:
-        raise ConfigError(f"device {name} is not available; use cpu or auto.")
+        raise ConfigError(f"device {name} is not available; use cpu or auto.", "device")
     return torch.device(name)
 
 

@@ -89,16 +89,20 @@ def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_action
     """The network of a config for states [F, *observation], with weights drawn from the seed alone."""
     kind = network_kind(config, state_shape)
     if kind != "mlp" and len(state_shape) < 3:
-        raise ConfigError(f"network.kind {kind} needs images, but a state has shape {state_shape}; use mlp.")
+        raise ConfigError(
+            f"network.kind {kind} needs images, but a state has shape {state_shape}; use mlp.", "network.kind"
+        )
     if kind != "mlp" and (len(state_shape) > 4 or min(image_shape(state_shape)[1:]) < FILTER):
         raise ConfigError(
             f"network.kind {kind} needs images of {FILTER}×{FILTER} pixels or more, but a state is {state_shape}; "
-            "use mlp."
+            "use mlp.",
+            "network.kind",
         )
     if kind == "atari" and min(image_shape(state_shape)[1:]) < SMALLEST_ATARI_IMAGE:
         raise ConfigError(
             f"network.kind atari needs images of {SMALLEST_ATARI_IMAGE}×{SMALLEST_ATARI_IMAGE} pixels or more, "
-            f"but a state has shape {state_shape}; use minatar or mlp."
+            f"but a state has shape {state_shape}; use minatar or mlp.",
+            "network.kind",
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

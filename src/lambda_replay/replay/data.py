@@ -103,15 +103,16 @@ class Block:
     is_step: Booleans | None = None  # [K, L+1]; None: every slot is a step
 
     def __post_init__(self) -> None:
-        for name in ("rewards", "discounts", "q_values", "behaviour_probs"):
-            object.__setattr__(self, name, as_floats(f"Block.{name}", getattr(self, name)))
+        _make_floats(self, "rewards", "discounts", "q_values", "behaviour_probs")
         if self.is_step is None:
             object.__setattr__(self, "is_step", np.ones(np.shape(self.actions), dtype=np.bool_))
         _check_kinds(self, actions="integers", continues="booleans", is_step="booleans")
         self._check_shapes()
-        num_actions, taken = self.q_values.shape[-1], self.actions[self.is_step]
-        lowest, highest = int(taken.min(initial=0)), int(taken.max(initial=0))
-        if lowest < 0 or highest >= num_actions:
+        num_actions = self.q_values.shape[-1]
+        is_known = (self.actions >= 0) & (self.actions < num_actions)
+        if np.count_nonzero(is_known < self.is_step):
+            taken = self.actions[self.is_step]
+            lowest, highest = int(taken.min()), int(taken.max())
             raise ConfigError(
                 f"Block.actions has values from {lowest} to {highest}, but q_values is for {num_actions} actions; "
                 f"give numbers from 0 to {num_actions - 1}, and False in is_step where no action was taken."
@@ -193,9 +194,7 @@ class ValueBlock:
     is_step: Booleans | None = None  # [K, L+1]; None: every slot is a step
 
     def __post_init__(self) -> None:
-        for name in ("rewards", "discounts", "values", "action_values", "baselines", "ratios"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, as_floats(f"ValueBlock.{name}", getattr(self, name)))
+        _make_floats(self, "rewards", "discounts", "values", "action_values", "baselines", "ratios")
         if self.rewards.ndim != 2:
             raise ConfigError(f"ValueBlock needs rewards [K, L], not {self.rewards.shape}; add an axis of length 1.")
         num_blocks, length = self.rewards.shape
@@ -243,13 +242,24 @@ class ValueBlock:
         return self.ratios[:, 1:]
 
 
+def _make_floats(block: Block | ValueBlock, *names: str) -> None:
+    """Convert these fields to arrays of floats."""
+    fields = vars(block)
+    for name in names:
+        value = fields[name]
+        if value is not None and not (type(value) is np.ndarray and value.dtype.kind == "f"):
+            object.__setattr__(block, name, as_floats(f"{type(block).__name__}.{name}", value))
+
+
 def _check_kinds(block: Block | ValueBlock, **kinds: str) -> None:
     """Convert these fields to arrays, and reject the wrong kinds of numbers."""
+    fields = vars(block)
     for name, words in kinds.items():
-        array = np.asarray(getattr(block, name))
-        if array.dtype.kind not in {"integers": "iu", "booleans": "b"}[words]:
+        array = np.asarray(fields[name])
+        if array.dtype.kind not in ("b" if words == "booleans" else "iu"):
             raise ConfigError(f"{type(block).__name__}.{name} has dtype {array.dtype}; give an array of {words}.")
-        object.__setattr__(block, name, array)
+        if array is not fields[name]:
+            object.__setattr__(block, name, array)
 
 
 def _check_shapes(
@@ -257,18 +267,25 @@ def _check_shapes(
 ) -> None:
     """Reject arrays that do not fit rewards [K, L]: [K, L + offset], rows [..., K, L+1, A], leading [..., K, L+1]."""
     num_blocks, length = block.rewards.shape
-    kind = type(block).__name__
     if length < 1:
-        raise ConfigError(f"{kind}.rewards [K, L] holds no step; a block needs at least one.")
-    found = {name: (getattr(block, name).shape, (num_blocks, length + offset)) for name, offset in offsets.items()}
-    found |= {name: (getattr(block, name).shape[-3:-1], (num_blocks, length + 1)) for name in rows}
-    found |= {name: (getattr(block, name).shape[-2:], (num_blocks, length + 1)) for name in leading}
-    for name, (shape, wanted) in found.items():
-        if shape != wanted:
-            raise ConfigError(
-                f"{kind}.{name} has shape {getattr(block, name).shape}, but rewards {block.rewards.shape} require "
-                f"{wanted}{' and an axis of actions' if name in rows else ''}."
-            )
+        raise ConfigError(f"{type(block).__name__}.rewards [K, L] holds no step; a block needs at least one.")
+    fields, wanted = vars(block), (num_blocks, length + 1)
+    for name, offset in offsets.items():
+        _check_shape(block, name, fields[name].shape, wanted if offset else (num_blocks, length))
+    for name in rows:
+        _check_shape(block, name, fields[name].shape[-3:-1], wanted, " and an axis of actions")
+    for name in leading:
+        _check_shape(block, name, fields[name].shape[-2:], wanted)
+
+
+def _check_shape(
+    block: Block | ValueBlock, name: str, found: tuple[int, ...], wanted: tuple[int, ...], rest: str = ""
+) -> None:
+    if found != wanted:
+        raise ConfigError(
+            f"{type(block).__name__}.{name} has shape {getattr(block, name).shape}, but rewards "
+            f"{block.rewards.shape} require {wanted}{rest}."
+        )
 
 
 class Explanation(NamedTuple):

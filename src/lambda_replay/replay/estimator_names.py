@@ -150,7 +150,8 @@ def parse_estimator(spelling: str) -> Estimator:
     if match is None or known is None:
         forms = ", ".join(known.form for known in NAMED.values())
         raise ConfigError(
-            f"there is no estimator {spelling!r}; the forms are {forms} ({LEGEND}), or {OWN_FORM} for your own."
+            f"there is no estimator {spelling!r}; the forms are {forms} ({LEGEND}), or {OWN_FORM} for your own.",
+            "estimator",
         )
     given = Parameters(match["first"], match["second"], match["epsilon"])
     is_allowed = (":" in known.form, "/" in known.form, "@" in known.form)
@@ -159,7 +160,9 @@ def parse_estimator(spelling: str) -> Estimator:
             raise ValueError
         return known.build(given)
     except ValueError:
-        raise ConfigError(f"the estimator {spelling!r} is misspelt; its form is {known.form}, {LEGEND}.") from None
+        raise ConfigError(
+            f"the estimator {spelling!r} is misspelt; its form is {known.form}, {LEGEND}.", "estimator"
+        ) from None
 
 
 def module_of_estimator(spelling: str) -> str | None:
@@ -180,11 +183,14 @@ def _import_own(spelling: str) -> Estimator:
             forms = ", ".join(known.form for known in NAMED.values())
             raise ConfigError(
                 f"there is no module {module} for the estimator {spelling!r}; the forms are {forms}, or {OWN_FORM} "
-                "with a module that Python can find."
+                "with a module that Python can find.",
+                "estimator",
             ) from None
         raise
     if not callable(function):
-        raise ConfigError(f"the module {module} has no callable {name} for the estimator {spelling!r}; name another.")
+        raise ConfigError(
+            f"the module {module} has no callable {name} for the estimator {spelling!r}; name another.", "estimator"
+        )
     return OwnEstimator(spelling, function)
 
 

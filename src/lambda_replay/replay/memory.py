@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,9 @@ class ReplayMemory:
 
     def _recount(self, stream: int, written: int, *, has_step: bool) -> None:
         """Count the steps that can be sampled once slot ``written`` is there, in constant time."""
-        first, next_first = self._first(written), self._first(written + 1)
-        for number in range(first, min(next_first, written - 1)):  # these leave; one at a time once the window is full
+        next_first = self._first(written + 1)
+        # These leave, one at a time once the window is full.
+        for number in range(self._first(written), min(next_first, written - 1)) if next_first else ():
             self._num_steps[stream] -= bool(self.is_step[self.ring.slot(stream, number)])
         self._num_steps[stream] += has_step and written > next_first
 
@@ -174,7 +176,7 @@ class ReplayMemory:
         if length < 1 or reserve < 0:
             raise ConfigError(f"length is {length} and reserve is {reserve}; give 1 or more, and 0 or more.")
         starts = [self._starts(stream, length, reserve) for stream in range(self.num_streams)]
-        ends = np.cumsum([len(numbers) for numbers in starts])  # [streams]
+        ends = list(accumulate(len(numbers) for numbers in starts))  # [streams]
         if ends[-1] == 0:
             raise ConfigError(
                 f"the memory has too few slots for a block of {length} steps (slots written per stream: "
@@ -183,7 +185,7 @@ class ReplayMemory:
             )
         drawn = rng.integers(ends[-1], size=num_blocks)  # [K]
         streams = np.searchsorted(ends, drawn, side="right")
-        firsts = np.array([numbers.start for numbers in starts]) - np.concatenate([[0], ends[:-1]])
+        firsts = np.array([numbers.stop - end for numbers, end in zip(starts, ends, strict=True)])
         numbers = (drawn + firsts[streams])[:, None] + np.arange(length + 1)  # [K, L+1]
         slots: Integers = self.ring.slot(streams[:, None], numbers)
         return slots

@@ -63,16 +63,15 @@ def nstep_returns(
     next_values = as_floats("next_values", next_values)
     length = rewards.shape[-1]
     longest = min(n, length)
-    shape = np.broadcast_shapes(next_values.shape, np.shape(0 if next_bonuses is None else next_bonuses))
+    shape = next_values.shape if next_bonuses is None else np.broadcast_shapes(next_values.shape, next_bonuses.shape)
     returns = np.zeros(shape, dtype=np.result_type(rewards, next_values))  # [..., K, L]
+    goes_on = continues.copy()  # [K, L]
+    goes_on[..., -1] = False
     for lag in range(longest - 1, -1, -1):
-        starts = slice(0, length - lag)
-        later = slice(lag, length)
-        goes_on = continues[..., later].copy()  # [K, L − lag]
-        goes_on[..., -1] = False
-        if lag == longest - 1:
-            goes_on[:] = False
-        following = returns[..., starts] if next_bonuses is None else returns[..., starts] + next_bonuses[..., later]
-        bootstrap = np.where(goes_on, following, next_values[..., later])
+        starts, later = slice(0, length - lag), slice(lag, length)
+        bootstrap = next_values[..., later]  # [..., K, L − lag]
+        if lag < longest - 1:
+            after = returns[..., starts] if next_bonuses is None else returns[..., starts] + next_bonuses[..., later]
+            bootstrap = np.where(goes_on[..., later], after, bootstrap)
         returns[..., starts] = rewards[..., later] + discounts[..., later] * bootstrap
     return returns

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from lambda_replay.agents.run_settings import from_dict, to_dict
 from lambda_replay.config import RunConfig
@@ -39,6 +39,7 @@ DIVERGED = "diverged.json"  # there when training diverged, with the step and th
 BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory holds before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
+State = Literal["finished", "running", "waiting", "failed", "diverged"]  # of a run in a study
 DAMAGED = "damaged"  # added to the name of a damaged file that is kept next to its replacement
 
 

@@ -71,7 +71,7 @@ def _check_run(study: Study, run: PlannedRun) -> Needs:
         finally:
             environment.close()
     except ConfigError as error:
-        raise study.mistake(run, str(error)) from None
+        raise study.mistake(run, error) from None
 
 
 def default_workers(study: Study) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any
+
+import tomli
 
 KeyPath = tuple[str, ...]
 
@@ -42,8 +43,8 @@ def _parse_key(line: str) -> KeyPath:
 
 def _parse_path(line: str) -> KeyPath:
     try:
-        values: Any = tomllib.loads(line)
-    except tomllib.TOMLDecodeError:
+        values: Any = tomli.loads(line)
+    except tomli.TOMLDecodeError:
         return ()
     path: list[str] = []
     while isinstance(values, dict) and values:

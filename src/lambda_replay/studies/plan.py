@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import tomli
 
 from lambda_replay.agents.run_settings import merge, override, part_owner, to_dict
 from lambda_replay.agents.table import agent_kind
@@ -95,10 +96,10 @@ class Study:
         """Agent steps per run; of the longest one, if arms differ."""
         return max(run.config.steps for run in self.runs)
 
-    def mistake(self, run: PlannedRun, sentence: str) -> ConfigError:
-        """The sentence with the line of the setting it names, or else of the environments."""
+    def mistake(self, run: PlannedRun, error: ConfigError) -> ConfigError:
+        """The error with the line of the setting at fault, or else of the environments."""
         layers = _layers(self.source, run.environment, run.arm)
-        return self.source.mistake(_guilty_key(sentence, layers, ("environments",)), sentence)
+        return self.source.mistake(_guilty_key(error, layers, ("environments",)), str(error))
 
 
 def read_study(path: Path) -> Study:
@@ -135,7 +136,7 @@ def read_study(path: Path) -> Study:
 def _read_source(path: Path) -> Source:
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
-        return Source(path, tomllib.loads(text), find_key_lines(text))
+        return Source(path, tomli.loads(text), find_key_lines(text))
     except FileNotFoundError:
         raise ConfigError(f"there is no study file {path}; give a .toml file, for example studies/mini.toml.") from None
     except UnicodeDecodeError as error:
@@ -143,23 +144,13 @@ def _read_source(path: Path) -> Source:
         raise ConfigError(f"{path}, line {line}: this is not UTF-8, as TOML must be; save the file as UTF-8.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error}); give a study file (.toml).") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_syntax_sentence(path, text, str(error))) from None
+    except tomli.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{path}, line {error.lineno}: this is not TOML ({error.msg}); a line is [arms.NAME] or key = value, each "
+            'only once, where a value is 5, 0.1, true, "text" or ["a", "list"].'
+        ) from None
     except (ValueError, RecursionError) as error:  # a number with thousands of digits, or thousands of brackets
         raise ConfigError(f"{path} cannot be read ({first_line(error)}); give a study file (.toml).") from None
-
-
-def _syntax_sentence(path: Path, text: str, message: str) -> str:
-    """Python's message with the line number moved to where all our messages have it, and the form that TOML expects."""
-    match = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
-    line = int(match[1]) if match and match[1] else len(text.splitlines()) or 1
-    said = message[: match.start()] if match else message
-    if "twice" in said or "overwrite" in said:  # what tomllib says about a duplicate table or key
-        return f"{path}, line {line}: this is already in the file ({said}); write each table and each key once."
-    return (
-        f"{path}, line {line}: this is not TOML ({said}); a line is [arms.NAME] or key = value, "
-        'where a value is 5, 0.1, true, "text" or ["a", "list"].'
-    )
 
 
 def _check_top(source: Source) -> None:
@@ -282,24 +273,21 @@ def _resolve(source: Source, env: str, layers: dict[KeyPath, Settings]) -> RunCo
     try:
         base = replace(make_config(env, preset, agent), threads=1)  # parallel runs, not threads, use the cores
         for part in [name for name in merged if _is_foreign(name, base)]:
-            _refuse_part(source, part, base, layers)
+            _refuse_part(part, base, layers)
             merged.pop(part)
         config = override(base, merged)
         agent_kind(config.agent).estimator(config)
     except ConfigError as error:
-        if str(error).startswith(f"{source.path}, line"):
-            raise
         uppermost = next((path for path, settings in reversed(layers.items()) if settings), ())
-        raise source.mistake(_guilty_key(str(error), layers, uppermost), str(error)) from None
+        raise source.mistake(_guilty_key(error, layers, uppermost), str(error)) from None
     return config
 
 
-def _refuse_part(source: Source, part: str, base: RunConfig, layers: Mapping[KeyPath, Settings]) -> None:
+def _refuse_part(part: str, base: RunConfig, layers: Mapping[KeyPath, Settings]) -> None:
     """An arm's own settings must apply to it; those in [defaults] are for the arms that they fit."""
-    for path, settings in layers.items():
-        if part in settings and path != ("defaults",):
-            sentence = f"the {part} settings belong to {part_owner(part)}; this is agent {base.agent} on {base.env}."
-            raise source.mistake((*path, part), sentence)
+    if any(part in settings for path, settings in layers.items() if path != ("defaults",)):
+        sentence = f"the {part} settings belong to {part_owner(part)}; this is agent {base.agent} on {base.env}."
+        raise ConfigError(sentence, part)
 
 
 def _check_parts_matter(source: Source, configs: list[RunConfig]) -> None:
@@ -324,13 +312,12 @@ def _check_arms_differ(
                 raise source.mistake(("arms", arm), f"the arms {other} and {arm} have the same settings; remove one.")
 
 
-def _guilty_key(sentence: str, layers: dict[KeyPath, Settings], otherwise: KeyPath) -> KeyPath:
-    """The key that the sentence names first, in the topmost layer that has it."""
-    said = re.findall(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*", sentence.partition(";")[0])
-    for word in said:
+def _guilty_key(error: ConfigError, layers: dict[KeyPath, Settings], otherwise: KeyPath) -> KeyPath:
+    """The first setting at fault that the file has, in the topmost layer that has it."""
+    for setting in error.settings:
         for path, settings in reversed(list(layers.items())):
-            if _has(settings, word.split(".")):
-                return (*path, *word.split("."))
+            if _has(settings, setting.split(".")):
+                return (*path, *setting.split("."))
     return otherwise
 
 

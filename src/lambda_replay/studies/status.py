@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.directory import (
     EPISODES,
     METRICS,
     TIMING,
+    State,
     is_diverged,
     is_finished,
     looking_at,
@@ -26,7 +27,6 @@ from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
 from lambda_replay.training.loop import GameEnd
 
-State = Literal["finished", "running", "waiting", "failed", "diverged"]
 STEP_COLUMN = GameEnd._fields.index("step")  # of episodes.csv
 TAIL_BYTES = 8192  # more than the longest line of any of a run's logs
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from lambda_replay.agents.protocol import Agent
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, Step
+from lambda_replay.errors import EnvironmentFault
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.replay.memory import ReplayMemory
@@ -132,10 +133,13 @@ class Loop:
 
     def _step(self, stream: int, action: int) -> Step:
         """The environment's step; the last one allowed in a game truncates it."""
-        with faults_told(lambda: f"at step {self.step + stream:,}"):
+        try:  # a context manager would cost as much as storing the step
             step = self._environments[stream].step(action)
+        except EnvironmentFault as fault:
+            fault.when = f"at step {self.step + stream:,}"
+            raise
         if len(self._games[stream].actions) + 1 >= self._config.max_game_steps and not step.game_over:
-            return replace(step, truncated=True, game_over=True)
+            return step._replace(truncated=True, game_over=True)
         return step
 
     def _end(self, stream: int, ended: str) -> GameEnd:

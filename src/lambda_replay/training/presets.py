@@ -76,7 +76,7 @@ def make_config(env: str, preset: str | None = None, agent: str = RunConfig.agen
     """The complete config of a preset for one environment and agent; an agent it does not know gets its defaults."""
     name = default_preset(env) if preset is None else preset
     if name not in PRESETS:
-        raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+        raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.", "preset")
     kind, known = agent_kind(agent), PRESETS[name].agents
     algorithm, estimator = known[agent] if agent in known else (kind.config(), RunConfig.estimator)
     return RunConfig(
