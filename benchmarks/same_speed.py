@@ -1,10 +1,11 @@
 """Is training as fast as it was? Small runs of every kind under two versions of the package, in turns.
 
-    python benchmarks/same_speed.py --before COMMIT [--rounds 7]
+    python benchmarks/same_speed.py --before COMMIT [--rounds 8]
 
-Each round times every run under both versions, one directly after the other, and every other round reverses the order.
+Each round times every run under both versions at the same time, on a core each, so that whatever else happens on the
+machine slows down both; every other round swaps the cores. A run that trains alongside acting does both on one core.
 The time is the run's own, from the first row of its timing.jsonl to the last: imports and set-up are not counted. The
-table gives the speed of the working tree over that of the commit: the median of the rounds, and their range.
+table gives the speed of the working tree over that of the commit: the geometric mean of the rounds, and their range.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ RUNS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the speed of a commit with that of the working tree.")
     parser.add_argument("--before", required=True, help="commit to compare with")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--only", default="", help="runs whose names contain this")
     options = parser.parse_args()
-    ratios: dict[str, list[float]] = {name: [] for name in RUNS}
+    ratios: dict[str, list[float]] = {name: [] for name in RUNS if options.only in name}
     with tempfile.TemporaryDirectory() as directory:
         before = Path(directory) / "before"
         subprocess.run(
@@ -53,28 +55,42 @@ def main() -> None:
         )
         try:
             for number in range(options.rounds):
-                for name, arguments in RUNS.items():
-                    ratios[name].append(speed_ratio(arguments, before, Path(directory) / "run", number % 2 == 1))
-                    print(f"round {number + 1}: {name:<38} {ratios[name][-1]:.3f}", flush=True)
+                for name, found in ratios.items():
+                    found.append(speed_ratio(RUNS[name], before, Path(directory), number % 2 == 1))
+                    print(f"round {number + 1}: {name:<38} {found[-1]:.3f}", flush=True)
         finally:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", before], check=True)
-    print(f"\nspeed of the working tree over {options.before}: median of {options.rounds} rounds (lowest to highest)")
+    print(f"\nspeed of the working tree over {options.before}: mean of {options.rounds} rounds (lowest to highest)")
     for name, found in ratios.items():
-        print(f"{name:<38} {statistics.median(found):.3f}  ({min(found):.3f} to {max(found):.3f})")
+        print(f"{name:<38} {statistics.geometric_mean(found):.3f}  ({min(found):.3f} to {max(found):.3f})")
 
 
-def speed_ratio(arguments: str, before: Path, run: Path, is_reversed: bool) -> float:
-    """Speed of the working tree over that of the commit, each run once."""
-    trees = [before, ROOT]
-    seconds = {tree: measure(arguments, tree, run) for tree in (reversed(trees) if is_reversed else trees)}
-    return seconds[before] / seconds[ROOT]
+def speed_ratio(arguments: str, before: Path, directory: Path, is_swapped: bool) -> float:
+    """Speed of the working tree over that of the commit, from one run of each at the same time."""
+    trees = {"before": before, "after": ROOT}
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    running = {
+        name: start(arguments, tree, directory / f"run-{name}", core)
+        for (name, tree), core in zip(trees.items(), cores[:: -1 if is_swapped else 1], strict=True)
+    }
+    for name, process in running.items():
+        if process.wait() != 0:
+            raise SystemExit(f"the run {name} failed with exit code {process.returncode}")
+    seconds = {name: read_seconds(directory / f"run-{name}") for name in trees}
+    return seconds["before"] / seconds["after"]
 
 
-def measure(arguments: str, tree: Path, run: Path) -> float:
-    """Seconds from the first row of the run's timing to the last; the run is removed."""
+def start(arguments: str, tree: Path, run: Path, core: int) -> subprocess.Popen[bytes]:
+    """Train in a process of its own, on one core."""
     command = [sys.executable, "-m", "lambda_replay", "train", *f"{arguments} {SAME}".split(), "--out", str(run)]
     variables = {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    subprocess.run(command, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, check=True)
+    return subprocess.Popen(
+        ["taskset", "--cpu-list", str(core), *command], env={**os.environ, **variables}, stdout=subprocess.DEVNULL
+    )
+
+
+def read_seconds(run: Path) -> float:
+    """Seconds from the first row of the run's timing to the last; the run is removed."""
     rows = [json.loads(line)["seconds"] for line in (run / "timing.jsonl").read_text().splitlines()]
     shutil.rmtree(run)
     return float(rows[-1] - rows[0])

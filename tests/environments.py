@@ -136,11 +136,28 @@ class WrongSpaces(gymnasium.Env[Any, Any]):
 _VECTOR = spaces.Box(-1, 1, shape=(2,), dtype=np.float32)
 
 
+class Constant(gymnasium.Env[Any, Any]):
+    """Shows the same observation at every step; games of ten steps with rewards of 0 or 1 at random."""
+
+    observation_space = spaces.Box(-1, 1, shape=(3,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.ones(3, dtype=np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return np.ones(3, dtype=np.float32), float(self.np_random.integers(2)), self._step == 10, False, {}
+
+
 def _register(name: str, creator: Any, max_episode_steps: int | None = None, **arguments: Any) -> None:
     gymnasium.register(name, entry_point=creator, max_episode_steps=max_episode_steps, kwargs=arguments)
 
 
 _register("LinearChain-v0", LinearChain, TIME_LIMIT)
+_register("Constant-v0", Constant)
 _register("NanObservation-v0", Misbehaving, wrong="nan observation")
 _register("InfiniteObservation-v0", Misbehaving, wrong="infinite observation")
 _register("NanReward-v0", Misbehaving, wrong="nan reward")

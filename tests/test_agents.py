@@ -26,7 +26,8 @@ from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.device import set_threads
-from lambda_replay.learning.learner import Learner, TrainingSummary
+from lambda_replay.learning.learner import Learner
+from lambda_replay.learning.training_summary import TrainingSummary
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.replay.memory import ReplayMemory
@@ -198,10 +199,10 @@ def test_dqn_trains_on_literal_n_step_returns_of_the_last_copy(
     loop, agent, _, _ = own_loop(config, environments, tape)
     original = Learner.train
 
-    def train(self: Learner, minibatches: Any) -> TrainingSummary:
+    def train(self: Learner, minibatches: Any, first: int = 0) -> TrainingSummary:
         batches = list(minibatches)
         samples.extend((loop.step, batch) for batch in batches)
-        return original(self, batches)
+        return original(self, batches, first)
 
     monkeypatch.setattr(Learner, "train", train)
     for event in loop.run():
@@ -230,11 +231,11 @@ def test_dqn_samples_every_transition_alike(monkeypatch: pytest.MonkeyPatch) -> 
     loop = own_loop(config, make_environments(1, tape, "..T.U"), tape).loop
     original = Learner.train
 
-    def train(self: Learner, minibatches: Any) -> TrainingSummary:
+    def train(self: Learner, minibatches: Any, first: int = 0) -> TrainingSummary:
         batches = list(minibatches)
         for number in batches[0].states[:, 0, 0]:
             counts[int(number)] = counts.get(int(number), 0) + 1
-        return original(self, batches)
+        return original(self, batches, first)
 
     monkeypatch.setattr(Learner, "train", train)
     list(loop.run())

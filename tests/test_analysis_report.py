@@ -24,7 +24,7 @@ from lambda_replay.analysis.records import StudyData
 from lambda_replay.analysis.report import render_report, write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
 from lambda_replay.errors import ConfigError
-from lambda_replay.rundir.directory import State
+from lambda_replay.rundir.states import State
 
 
 @pytest.fixture(scope="module")

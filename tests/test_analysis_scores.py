@@ -35,7 +35,7 @@ from lambda_replay.analysis.scores import (
     steps_to_threshold,
 )
 from lambda_replay.errors import ConfigError
-from lambda_replay.rundir.directory import State
+from lambda_replay.rundir.states import State
 
 HEADER = "episode,step,stream,score,length,seed,ended\n"
 TWO_HOURS = Timing(np.array([100, 200]), np.array([3600.0, 10_800.0]))  # 100 steps in one hour, 100 more in two

@@ -15,7 +15,7 @@ import pytest
 from lambda_replay.analysis.pairs import every_pair
 from lambda_replay.analysis.records import RunRecord, StudyData
 from lambda_replay.analysis.summary import StudySummary, summarise
-from lambda_replay.rundir.directory import State
+from lambda_replay.rundir.states import State
 
 ENVIRONMENTS = {  # lowest and highest score, steps of a short and of a long episode
     "minatar/breakout": (0.4, 11.0, 18.0, 260.0),

@@ -72,6 +72,9 @@ def test_errors_and_returns_of_one_step_returns() -> None:
             "return_mean": 16 / 4,
             "q_mean": 19 / 4,
             "return_minus_q_mean": -3 / 4,
+            # Means over the actions 2.5, 1, 5.5, 5.5, 10, −0.5: their mean is 4, their variance 72/6.
+            "q_std_states": 12**0.5,
+            "q_std_actions": 1.0,  # half the differences: 1.5, 1, 2.5, 0.5, 0, 0.5
         },
         rel=1e-6,
     )

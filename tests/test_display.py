@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lambda_replay.cli.display import Display, sparkline
 from lambda_replay.config import RunConfig
+from lambda_replay.training.health import HealthMonitor
 from lambda_replay.training.loop import GameEnd, Loop
 
 
@@ -29,7 +30,7 @@ def show(config: RunConfig, clock: Clock, *, is_terminal: bool, seconds_per_even
     file = io.StringIO()
     console = Console(file=file, force_terminal=is_terminal, width=100, color_system=None, legacy_windows=False)
     loop = make_loop(config, [Scripted("....T......U", num_actions=3)]).loop
-    with Display(config, loop, "the title", console) as display:
+    with Display(config, loop, HealthMonitor(), "the title", console) as display:
         for event in loop.run():
             clock.now += seconds_per_event
             display.on_event(event)
@@ -94,7 +95,7 @@ def test_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     config = tiny_config("Scripted-v0")
     loop = make_loop(config, [Scripted(".", num_actions=3)]).loop
-    display = Display(config, loop, "title", Console(file=io.StringIO()))
+    display = Display(config, loop, HealthMonitor(), "title", Console(file=io.StringIO()))
     assert " | – left" in display.line()  # nothing is known yet
     loop.step, clock.now = 100, clock.now + 20
     assert "step       100 of 400 | 5 steps/s | 1 min 00 s left" in display.line()
@@ -105,7 +106,7 @@ def test_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_known_yet_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("Scripted-v0")
     loop = make_loop(config, [Scripted(".", num_actions=3)]).loop
-    line = Display(config, loop, "title", Console(file=io.StringIO())).line()
+    line = Display(config, loop, HealthMonitor(), "title", Console(file=io.StringIO())).line()
     assert "score (last 100) – | games 0 | ε 1 | loss – | mean |TD error| –" in line
 
 
@@ -150,7 +151,7 @@ def test_the_panel_shows_the_first_score_before_anything_is_learnt(monkeypatch: 
     loop = make_loop(config, [Scripted("....T", num_actions=3)]).loop
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, color_system=None, legacy_windows=False)
-    with Display(config, loop, "the title", console) as display:
+    with Display(config, loop, HealthMonitor(), "the title", console) as display:
         event = next(event for event in loop.run() if isinstance(event, GameEnd))
         display.on_event(event)
     last = file.getvalue()[file.getvalue().rindex("the title") :]
@@ -166,7 +167,7 @@ def test_a_title_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_terminal in (False, True):
         file = io.StringIO()
         console = Console(file=file, force_terminal=is_terminal, width=100, color_system=None, legacy_windows=False)
-        with Display(config, loop, "a[/b]:dog:", console):
+        with Display(config, loop, HealthMonitor(), "a[/b]:dog:", console):
             pass
         assert "a[/b]:dog:" in file.getvalue()
 
@@ -179,6 +180,6 @@ def test_the_panel_counts_down_to_the_next_refresh(monkeypatch: pytest.MonkeyPat
         file = io.StringIO()
         console = Console(file=file, force_terminal=True, width=100, color_system=None, legacy_windows=False)
         loop.step = step
-        with Display(config, loop, "title", console):
+        with Display(config, loop, HealthMonitor(), "title", console):
             pass
         assert re.search(rf"next refresh\s+in {left} steps", file.getvalue()), step

@@ -91,8 +91,8 @@ class LiteralAdam:
         self._squares = [np.zeros_like(value) for value in self.values]
         self._step = 0
 
-    def update(self, minibatch: Minibatch) -> tuple[float, float, float]:
-        """One step; the loss, the mean |TD error| and the mean Q(s, a) before it."""
+    def update(self, minibatch: Minibatch) -> tuple[float, float, float, float]:
+        """One step; the loss, the mean |TD error|, the mean Q(s, a) and the norm of the gradient before it."""
         weight, bias = self.values
         gradients = [np.zeros_like(weight), np.zeros_like(bias)]
         losses, errors, chosen = [], [], []
@@ -111,11 +111,11 @@ class LiteralAdam:
             losses.append(loss)
             errors.append(abs(error))
             chosen.append(value)
+        norm = float(np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients)))
         if self._config.max_grad_norm is not None:
-            norm = np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
             gradients = [gradient * min(1.0, self._config.max_grad_norm / norm) for gradient in gradients]
         self._move(gradients)
-        return float(np.mean(losses)), float(np.mean(errors)), float(np.mean(chosen))
+        return float(np.mean(losses)), float(np.mean(errors)), float(np.mean(chosen)), norm
 
     def _move(self, gradients: list[Doubles]) -> None:
         config = self._config
@@ -134,14 +134,14 @@ class LiteralAdam:
 def test_a_step_by_hand() -> None:
     """Q(s, ·) = W s + b with W = 0, b = 0; s = (1, 2, 0), a = 1, R = 3, one sample.
 
-    Loss 9; dL/dQ = −6; the gradient of row 1 is (−6, −12, 0), of its bias −6. Adam's first step moves each parameter by
-    α·g/(|g| + ε) = α·sign(g), up to ε: W₁ = (0.1, 0.1, 0), b₁ = 0.1.
+    Loss 9; dL/dQ = −6; the gradient of row 1 is (−6, −12, 0), of its bias −6; its norm is √(36 + 144 + 36) = √216.
+    Adam's first step moves each parameter by α·g/(|g| + ε) = α·sign(g), up to ε: W₁ = (0.1, 0.1, 0), b₁ = 0.1.
     """
     network, learner = linear(learning_rate=0.1, epsilon=1e-8)
     network.load_weights({name: torch.zeros_like(value) for name, value in network.weights().items()})
     states = np.array([[[1.0, 2.0, 0.0]]], dtype=np.float32)
     summary = learner.train([Minibatch(states, np.array([1]), np.array([3.0], dtype=np.float32), rows=np.array([0]))])
-    assert tuple(summary) == (9.0, 3.0, 0.0)
+    assert_allclose(summary, (9.0, 3.0, 0.0, 216**0.5))
     weight, bias = parameters(network)
     assert_allclose(weight, np.array([[0, 0, 0], [0.1, 0.1, 0]]), atol=1e-6)
     assert_allclose(bias, np.array([0, 0.1]), atol=1e-6)
@@ -150,9 +150,17 @@ def test_a_step_by_hand() -> None:
 def test_the_summary_is_the_mean_over_all_samples_each_before_its_own_step() -> None:
     network, learner = linear(learning_rate=0.05)
     literal = LiteralAdam(parameters(network), OptimizerConfig(learning_rate=0.05))
-    batches = minibatches(5)
-    expected = np.mean([literal.update(batch) for batch in batches], axis=0)
-    assert_allclose(learner.train(batches), expected, rtol=1e-5)
+    batches = minibatches(40)
+    updates = np.array([literal.update(batch) for batch in batches])  # [40, 4]
+    expected = [*updates[:, :3].mean(axis=0), updates[[0, 32], 3].mean()]  # the norm of every 32nd gradient
+    assert_allclose(learner.train(batches), expected, rtol=1e-4)
+
+
+def test_gradient_norms_are_measured_by_the_number_in_the_window() -> None:
+    """Trained one minibatch at a time, as agent dqn does, steps 0 and 32 of 40 are measured; the others report 0."""
+    _, learner = linear(learning_rate=0.05)
+    norms = [learner.train([batch], first=number).gradient_norm for number, batch in enumerate(minibatches(40))]
+    assert [number for number, norm in enumerate(norms) if norm > 0] == [0, 32]
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------

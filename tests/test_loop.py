@@ -28,7 +28,8 @@ from lambda_replay.envs import Environment, EnvironmentSpec, Step
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.errors import EnvironmentFault
 from lambda_replay.learning.device import QNetwork, find_device
-from lambda_replay.learning.learner import Learner, TrainingSummary
+from lambda_replay.learning.learner import Learner
+from lambda_replay.learning.training_summary import TrainingSummary
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.critic import QFunction
 from lambda_replay.replay.diagnostics import Metrics
@@ -215,9 +216,9 @@ def record_minibatches(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     calls: list[list[Any]] = []
     original = Learner.train
 
-    def train(self: Learner, minibatches: Any) -> TrainingSummary:
+    def train(self: Learner, minibatches: Any, first: int = 0) -> TrainingSummary:
         calls.append(list(minibatches))
-        return original(self, calls[-1])
+        return original(self, calls[-1], first)
 
     monkeypatch.setattr(Learner, "train", train)
     return calls

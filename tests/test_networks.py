@@ -35,6 +35,17 @@ def num_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+def with_random_norms(network: nn.Module) -> nn.Module:
+    """A LayerNorm starts with weight 1 and bias 0, which would hide a mistake."""
+    generator = torch.Generator().manual_seed(2)
+    for module in network.modules():
+        if isinstance(module, nn.LayerNorm):
+            with torch.no_grad():
+                module.weight.copy_(0.5 + torch.rand(module.weight.shape, generator=generator))
+                module.bias.copy_(torch.randn(module.bias.shape, generator=generator))
+    return network
+
+
 def same_weights(one: nn.Module, other: nn.Module) -> bool:
     left, right = one.state_dict(), other.state_dict()
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
@@ -66,6 +77,33 @@ def test_the_mlp_has_its_hidden_layers(hidden: tuple[int, ...], size: int) -> No
     network = make("mlp", (2, 4), num_actions=3, hidden=hidden)
     assert isinstance(network, MLP)
     assert num_parameters(network) == size
+
+
+def test_layer_norm_adds_a_weight_and_a_bias_per_hidden_unit() -> None:
+    """Atari 12,800 + 5,184 + 3,136 + 512 units, MinAtar 1,024 + 128, the mlp its hidden layers; off by default."""
+    for kind, state_shape, units in (
+        ("atari", (4, 84, 84), 20 * 20 * 32 + 9 * 9 * 64 + 7 * 7 * 64 + 512),
+        ("minatar", (1, 10, 10, 4), 8 * 8 * 16 + 128),
+        ("mlp", (2, 4), 128 + 128),
+    ):
+        plain, normed = make(kind, state_shape), make(kind, state_shape, layer_norm=True)
+        assert num_parameters(normed) - num_parameters(plain) == 2 * units
+        assert {name: value for name, value in normed.state_dict().items() if "norm" not in name}.keys() == (
+            plain.state_dict().keys()
+        )
+
+
+def test_layer_norm_by_hand() -> None:
+    """h = W₁x + b₁ = (5.5, −3.5) has mean 1 and deviation 4.5, so it becomes (1, −1) and relu makes it (1, 0)."""
+    network = make("mlp", (1, 2), num_actions=2, hidden=(2,), layer_norm=True)
+    with torch.no_grad():
+        for parameter, values in zip(
+            network.parameters(),
+            ([[1.0, -2.0], [-1.0, 1.0]], [0.5, -0.5], [[2.0, 7.0], [-1.0, 7.0]], [0.25, 0.0], [1.0, 1.0], [0.0, 0.0]),
+            strict=True,
+        ):
+            parameter.copy_(torch.tensor(values))
+        torch.testing.assert_close(network(torch.tensor([[[1.0, -2.0]]])), torch.tensor([[2.25, -1.0]]))
 
 
 def test_an_mlp_by_hand() -> None:
@@ -256,10 +294,17 @@ GRADIENT_CASES: list[tuple[Kind, tuple[int, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "state_shape", "config"), GRADIENT_CASES)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])
 @pytest.mark.parametrize("num_states", [1, 7])
+@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "layer norm"])
 def test_a_networks_own_gradients_are_those_of_autograd(
-    kind: Kind, state_shape: tuple[int, ...], config: dict[str, Any], dtype: torch.dtype, num_states: int
+    kind: Kind,
+    state_shape: tuple[int, ...],
+    config: dict[str, Any],
+    dtype: torch.dtype,
+    num_states: int,
+    *,
+    layer_norm: bool,
 ) -> None:
-    network = make(kind, state_shape, **config)
+    network = with_random_norms(make(kind, state_shape, layer_norm=layer_norm, **config))
     fast = accelerate(network)
     assert fast is not None
     states = some_states(num_states, state_shape, dtype)
@@ -278,10 +323,11 @@ def test_a_networks_own_gradients_are_those_of_autograd(
 @pytest.mark.parametrize(("kind", "state_shape"), [case for case in SHAPES if case[0] != "atari"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])
 @pytest.mark.parametrize("num_states", [1, 8])
+@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "layer norm"])
 def test_a_small_network_is_the_same_in_numpy(
-    kind: Kind, state_shape: tuple[int, ...], dtype: torch.dtype, num_states: int
+    kind: Kind, state_shape: tuple[int, ...], dtype: torch.dtype, num_states: int, *, layer_norm: bool
 ) -> None:
-    network = make(kind, state_shape)
+    network = with_random_norms(make(kind, state_shape, layer_norm=layer_norm))
     fast = accelerate(network)
     assert fast is not None
     on_host = fast.on_host()

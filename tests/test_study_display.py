@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lambda_replay.cli.study_display import READ_EVERY, StudyDisplay, render_study
-from lambda_replay.rundir.directory import State
+from lambda_replay.rundir.states import State
 from lambda_replay.studies.plan import Study, read_study
 from lambda_replay.studies.status import RunStatus
 

@@ -22,6 +22,10 @@ MAX_THREADS = 1024  # more than any machine's cores; far more would crash the pr
 LARGEST_NUMBER = 10**15  # for any count or size; floating point represents all of these exactly
 LARGEST_RUN_SEED = 2**128 - 1  # 128 bits, as NumPy recommends
 LARGEST_WIDTH = 10**6  # units per hidden layer; torch can still hold the product of two widths
+SMALLEST_SCALE, LARGEST_SCALE = (
+    0.0625,
+    16,
+)  # of the networks' published widths; one filter of 16, and 2,048 units of 128
 
 
 def require(condition: bool, sentence: str, *settings: str) -> None:
@@ -189,9 +193,16 @@ class NetworkConfig:
     """The Q-network."""
 
     kind: Literal["auto", "atari", "minatar", "mlp"] = "auto"  # auto: chosen from the observation space
-    hidden: tuple[int, ...] = (128, 128)  # units per hidden layer of the mlp (the other networks have fixed sizes)
+    hidden: tuple[int, ...] = (128, 128)  # units per hidden layer of the mlp
+    width: float = 1.0  # scales filters and units of the atari and minatar networks' hidden layers; paper 1
+    layer_norm: bool = False  # normalise each hidden layer before its ReLU (Ba et al. 2016); paper no
 
     def __post_init__(self) -> None:
+        require(
+            SMALLEST_SCALE <= self.width <= LARGEST_SCALE,
+            f"network.width is {self.width}; give a number from {SMALLEST_SCALE} to {LARGEST_SCALE}.",
+            "network.width",
+        )
         if not all(0 < width <= LARGEST_WIDTH for width in self.hidden):
             widths = ", ".join(map(shown, self.hidden))
             raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.", "network.hidden")

@@ -18,12 +18,15 @@ from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
+from lambda_replay.learning.network_health import NUM_STATES, describe_network
+from lambda_replay.learning.training_summary import NORM_EVERY, TrainingSummary
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.replay.data import Block, Integers, Minibatch
-from lambda_replay.replay.diagnostics import Metrics
+from lambda_replay.replay.data import Integers, Minibatch
+from lambda_replay.replay.diagnostics import Metrics, describe_q_values
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import NStep
 from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.replay.returns import nstep_returns
 
 WINDOW_STEP_BYTES = 8 + 4 + 4 + 4 + 1 + 1  # slot, action, reward, probability, terminated, whether it is a step
 
@@ -70,7 +73,7 @@ class DQN:
         self._learner = Learner(network, config.optimizer, seed)
         self._target = network.copy()
         self._actor = EpsilonGreedy(network, spec.num_actions, config.exploration, run.memory.start, streams.explore)
-        self._totals = np.zeros(3)  # loss, |TD error|, Q-value, summed since the last copy
+        self._totals = np.zeros(4)  # loss, |TD error|, Q-value, gradient norm, summed since the last copy
         self._num_updates = 0  # since the last copy
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
@@ -101,31 +104,42 @@ class DQN:
             metrics = self._take_metrics() if self._num_updates > 0 else None
         for _ in range(num_updates):
             if keeps_going():
-                self._totals += self._learner.train([self._sample_minibatch()])
+                self._totals += self._learner.train([self._sample_minibatch()], first=self._num_updates)
                 self._num_updates += 1
         return metrics
 
     def _take_metrics(self) -> Metrics:
-        loss, td_error_abs, q_value = (self._totals / self._num_updates).tolist()
-        self._totals, self._num_updates = np.zeros(3), 0
-        return {"loss": loss, "td_error_abs_mean": td_error_abs, "q_mean": q_value}
+        *totals, norms = self._totals.tolist()
+        loss, td_error_abs, q_value = (total / self._num_updates for total in totals)
+        gradient_norm = norms / -(-self._num_updates // NORM_EVERY)
+        self._totals, self._num_updates = np.zeros(4), 0
+        looked_at = self._memory.sample_blocks(NUM_STATES, 1, np.random.default_rng(0))[:, 0]  # affects no other draw
+        states = self._memory.states(looked_at)
+        return {
+            "loss": loss,
+            "gradient_norm": gradient_norm,
+            "td_error_abs_mean": td_error_abs,
+            "q_mean": q_value,
+            **describe_q_values(self._network(states)),
+            **describe_network(self._network, states),
+        }
 
     @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss, which is checked
     def _sample_minibatch(self) -> Minibatch:
         """B transitions from the whole memory with their n-step returns."""
         slots = self._sample_slots()  # [B, n+1]
-        actions, rewards, behaviour_probs, terminated, is_step, _ = self._memory.transitions(slots)  # [B, n+1] each
+        actions, rewards, _, terminated, is_step, _ = self._memory.transitions(slots)  # [B, n+1] each
         has_ended = terminated[:, :-1] | ~is_step[:, 1:]  # [B, n]
         # Only the state that ends the return needs Q-values: the one after the first end, or the n-th.
         lengths = np.where(has_ended.any(axis=1), has_ended.argmax(axis=1) + 1, has_ended.shape[1])  # [B]
         batch = np.arange(len(slots))
-        bootstraps = self._target(self._memory.states(slots[batch, lengths]))  # [B, A]
-        q_values = np.zeros((*slots.shape, bootstraps.shape[1]), dtype=np.float32)  # [B, n+1, A]
-        q_values[batch, lengths] = bootstraps
+        q_values = self._target(self._memory.states(slots[batch, lengths]))  # [B, A]
+        next_values = np.zeros(has_ended.shape, dtype=np.float32)  # [B, n]
+        next_values[batch, lengths - 1] = q_values.max(axis=1)
         discounts = np.where(terminated[:, :-1], np.float32(0), np.float32(self._run.discount))
-        block = Block(rewards[:, :-1], discounts, q_values, actions, behaviour_probs, ~has_ended, is_step)
+        returns = nstep_returns(rewards[:, :-1], discounts, next_values, ~has_ended, self._estimator.n)  # [B, n]
         first = slots[:, 0]
-        return Minibatch(self._memory.states(first), actions[:, 0], self._estimator(block)[:, 0], first)
+        return Minibatch(self._memory.states(first), actions[:, 0], returns[:, 0], first)
 
     def _sample_slots(self) -> Integers:
         """Slots [B, n+1] that start uniformly at random at a transition; closing slots are drawn again."""
@@ -148,11 +162,11 @@ class DQN:
 
     def get_state(self) -> dict[str, float]:
         """The sums of the current window."""
-        loss, td_error_abs, q_value = self._totals.tolist()
-        return {"loss": loss, "td_error_abs": td_error_abs, "q_value": q_value, "num_updates": self._num_updates}
+        sums = dict(zip(TrainingSummary._fields, self._totals.tolist(), strict=True))
+        return {**sums, "num_updates": self._num_updates}
 
     def set_state(self, state: Mapping[str, float]) -> None:
-        self._totals = np.array([state["loss"], state["td_error_abs"], state["q_value"]])
+        self._totals = np.array([state[name] for name in TrainingSummary._fields])
         self._num_updates = int(state["num_updates"])
 
 

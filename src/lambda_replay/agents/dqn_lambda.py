@@ -20,6 +20,7 @@ from lambda_replay.config import CacheConfig, ExplorationConfig, NetworkConfig, 
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
+from lambda_replay.learning.network_health import NUM_STATES, describe_network
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.cache import build_cache
 from lambda_replay.replay.critic import Promoted, QCritic, promote
@@ -110,9 +111,13 @@ class DQNLambda:
         rows = cache.sample_rows(batch_size, updates, priority, quantile, rng=rng)  # [updates, B]
         wanted = takewhile(lambda batch: keeps_going(), rows)
         ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
+        health = describe_network(self._network, cache.minibatch(drawn[:NUM_STATES]).states)
+        summary = self._learner.train(cache.minibatch(batch) for batch in wanted)
         return {
-            "loss": self._learner.train(cache.minibatch(batch) for batch in wanted).loss,
+            "loss": summary.loss,
+            "gradient_norm": summary.gradient_norm,
             **cache.metrics,
+            **health,
             **describe_samples(cache.slots[drawn], ages[drawn]),
             "priority": priority,
         }

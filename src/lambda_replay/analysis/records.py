@@ -17,7 +17,8 @@ import numpy as np
 from lambda_replay.config import flatten
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Floats, Integers
-from lambda_replay.rundir.directory import State
+from lambda_replay.rundir.states import State
+from lambda_replay.training.health import find_warnings
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Run:
     provenance: Mapping[str, Any]
     episodes: Episodes
     timing: Timing
+    warnings: tuple[str, ...] = ()  # that hold at its end, or now
 
 
 def read_run(record: RunRecord) -> Run:
@@ -98,6 +100,7 @@ def read_run(record: RunRecord) -> Run:
         provenance=read_object(record.path / "provenance.json"),
         episodes=read_episodes(record.path / "episodes.csv"),
         timing=read_timing(record.path / "timing.jsonl"),
+        warnings=tuple(warning.sentence for warning in find_warnings(read_lines(record.path / "metrics.jsonl"))),
     )
 
 
@@ -129,7 +132,7 @@ def read_episodes(path: Path) -> Episodes:
 
 def read_timing(path: Path) -> Timing:
     """The complete lines of a timing.jsonl."""
-    rows = [_parse_object(line, f"{path}, line {n}") for n, line in enumerate(complete_lines(path), start=1)]
+    rows = read_lines(path)
     try:
         steps, seconds = [int(row["step"]) for row in rows], [float(row["seconds"]) for row in rows]
     except KeyError as error:
@@ -137,6 +140,11 @@ def read_timing(path: Path) -> Timing:
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
     return Timing(np.array(steps, dtype=np.int64), np.array(seconds, dtype=np.float64))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of the complete lines of a file."""
+    return [_parse_object(line, f"{path}, line {n}") for n, line in enumerate(complete_lines(path), start=1)]
 
 
 def complete_lines(path: Path) -> list[str]:

@@ -53,6 +53,7 @@ class RunSummary:
     curves: Mapping[Axis, Floats]  # [G] each
     settings: Mapping[str, Any]  # in which its config differs
     provenance: Mapping[str, Any]
+    warnings: tuple[str, ...]  # why it is sick
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,11 @@ class StudySummary:
     def num_diverged(self) -> int:
         return sum(run.state == "diverged" for run in self.study.runs)
 
+    @property
+    def num_sick(self) -> int:
+        """Runs with a warning at their end."""
+        return sum(bool(run.warnings) for environment in self.environments for run in environment.runs)
+
     def num_diverged_of(self, arm: str) -> int:
         return sum(environment.arm(arm).num_diverged for environment in self.environments)
 
@@ -279,6 +285,7 @@ def summarise_run(
             "hours": scores.learning_curve_over_hours(run.episodes, run.timing, grids["hours"]),
         },
         settings=settings,
+        warnings=run.warnings,
         provenance=flatten({name: value for name, value in run.provenance.items() if name != "config"}),
     )
 

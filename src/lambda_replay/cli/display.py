@@ -15,6 +15,7 @@ from rich.text import Text
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.formatting import duration, number
 from lambda_replay.config import RunConfig
+from lambda_replay.training.health import HealthMonitor
 from lambda_replay.training.loop import Event, Learned, Loop
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
@@ -33,8 +34,9 @@ class RunConsole(Console):
 class Display:
     """Shows one run; use as a context manager around its training."""
 
-    def __init__(self, config: RunConfig, loop: Loop, title: str, console: Console) -> None:
-        self._config, self._loop, self._title, self._console = config, loop, title, console
+    def __init__(self, config: RunConfig, loop: Loop, health: HealthMonitor, title: str, console: Console) -> None:
+        self._config, self._loop, self._health, self._title, self._console = config, loop, health, title, console
+        self._said: set[str] = set()  # kinds of warnings
         self._metrics: dict[str, float | None] = {}
         self._scores: list[float] = []
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), loop.step)])
@@ -61,9 +63,17 @@ class Display:
             self._metrics = {**self._metrics, **event.metrics}
             if self._loop.score is not None:
                 self._scores.append(self._loop.score)
+            self._say_warnings()
         if not self._console.is_terminal and time.monotonic() - self._said_at >= PLAIN_EVERY:
             self._said_at = time.monotonic()
             self._console.print(Text(self.line()), soft_wrap=True)
+
+    def _say_warnings(self) -> None:
+        """On a terminal, the panel shows them as long as they hold."""
+        for kind, sentence in self._health.warnings:
+            if kind not in self._said and not self._console.is_terminal:
+                self._console.print(Text(f"warning at step {self._loop.step:,}: {sentence}."), soft_wrap=True)
+            self._said.add(kind)
 
     def line(self) -> str:
         """The current state as one plain line."""
@@ -112,8 +122,14 @@ class Display:
         scores = self._scores or ([] if self._loop.score is None else [self._loop.score])  # the first, before learning
         sparks = Text.assemble(("score  ", "dim"), (sparkline(scores, SPARK_WIDTH), "green"))
         return Panel(
-            Group(head, bar, Text(), numbers, Text(), sparks), title=Text(self._title), padding=(1, 2), width=88
+            Group(head, bar, Text(), numbers, Text(), sparks, *self._warnings()),
+            title=Text(self._title),
+            padding=(1, 2),
+            width=88,
         )
+
+    def _warnings(self) -> list[Text]:
+        return [Text(f"\nwarning: {warning.sentence}.", style="yellow") for warning in self._health.warnings]
 
     def _boundary_name(self) -> str:
         return agent_kind(self._config.agent).boundary

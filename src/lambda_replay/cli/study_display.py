@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lambda_replay.cli.formatting import duration, number
-from lambda_replay.rundir.directory import State
+from lambda_replay.rundir.states import State
 from lambda_replay.studies.plan import Study
 from lambda_replay.studies.status import RunStatus, seconds_left
 

@@ -35,7 +35,7 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
     console = RunConsole(markup=False, emoji=False)  # a path may look like either
     try:
         write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
-        with Display(run.config, run.loop, title_of(run.config), console) as display:
+        with Display(run.config, run.loop, run.health, title_of(run.config), console) as display:
 
             def on_event(event: Event) -> None:
                 display.on_event(event)
@@ -57,6 +57,8 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
         run.close()
     score = "no game ended" if run.loop.score is None else f"mean score of the last 100 games {run.loop.score:.4g}"
     console.print(f"done: {score}; everything is in {run.path}", highlight=False, soft_wrap=True)
+    for warning in run.health.warnings:
+        console.print(f"warning: {warning.sentence}.", highlight=False, soft_wrap=True)
     if run.config.steps <= run.config.memory.start:
         sentence = (
             f"nothing was learned: the first {run.config.memory.start:,} steps (memory.start) only fill the memory; "

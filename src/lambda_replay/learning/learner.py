@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,19 +10,12 @@ from torch import Tensor
 
 from lambda_replay.config import OptimizerConfig
 from lambda_replay.learning.device import QNetwork
-from lambda_replay.learning.divergence import require_all_finite, require_finite
+from lambda_replay.learning.divergence import require_all_finite
 from lambda_replay.learning.fused_adam import Adam
-from lambda_replay.replay.data import Floats, Minibatch
+from lambda_replay.learning.training_summary import NORM_EVERY, TrainingSummary, summarise
+from lambda_replay.replay.data import Minibatch
 
 Backward = Callable[[Tensor], Sequence[Tensor]]  # gradient of Q-values [B, A] -> gradient of each parameter
-
-
-class TrainingSummary(NamedTuple):
-    """Means over the samples of one call to ``train``, each measured before its own gradient step."""
-
-    loss: float
-    td_error_abs: float
-    q_value: float
 
 
 class Learner:
@@ -34,34 +26,22 @@ class Learner:
         self._network, self._config, self._seed = network, config, seed
         self._parameters = list(network.module.parameters())
         self._adam = Adam(self._parameters, config)
+        self._norms: list[Tensor] = []
 
     @torch.no_grad()
-    def train(self, minibatches: Iterable[Minibatch]) -> TrainingSummary:
-        """One gradient step per minibatch."""
+    def train(self, minibatches: Iterable[Minibatch], first: int = 0) -> TrainingSummary:
+        """One gradient step per minibatch; ``first`` is the number of the first one in its window."""
+        self._norms = []
         torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
         try:
             with self._network.training(self._seed + self._adam.num_steps):
-                updates = [self._update(*self._tensors(batch)) for batch in minibatches]
+                updates = [self._update(*self._tensors(batch), n) for n, batch in enumerate(minibatches, first)]
         finally:
             torch.set_flush_denormal(False)
         errors, values = (torch.stack(many).cpu().numpy() for many in zip(*updates, strict=True))  # [updates, B] each
-        summary = self._summarise(errors, values)
-        require_finite(
-            {
-                "the Q-values are": summary.q_value,
-                "the TD errors are": summary.td_error_abs,
-                "the loss is": summary.loss,
-            }
-        )
-        return summary
+        return summarise(errors, values, self._norms, is_huber=self._config.loss == "huber")
 
-    @np.errstate(over="ignore", invalid="ignore")  # require_finite reports an overflow
-    def _summarise(self, errors: Floats, values: Floats) -> TrainingSummary:
-        sizes = np.abs(errors)
-        losses = errors**2 if self._config.loss == "squared" else np.where(sizes < 1, errors**2 / 2, sizes - 0.5)
-        return TrainingSummary(float(losses.mean()), float(sizes.mean()), float(values.mean()))
-
-    def _update(self, states: Tensor, actions: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
+    def _update(self, states: Tensor, actions: Tensor, returns: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Take one gradient step; return the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
         q_values, backward = self._forward(states)  # [B, A]
         values = q_values.gather(1, actions)[:, 0]  # [B]
@@ -70,9 +50,13 @@ class Learner:
         slopes = 2 * errors if self._config.loss == "squared" else errors.clamp(-1, 1)
         q_gradient = torch.zeros_like(q_values).scatter_(1, actions, slopes[:, None] / -len(errors))
         gradients = backward(q_gradient)
-        if self._config.max_grad_norm is not None:
+        largest = self._config.max_grad_norm
+        if largest is not None or number % NORM_EVERY == 0:
             norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
-            torch._foreach_mul_(list(gradients), torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0))
+            if number % NORM_EVERY == 0:
+                self._norms.append(norm)
+            if largest is not None:
+                torch._foreach_mul_(list(gradients), torch.clamp(largest / (norm + 1e-6), max=1.0))
         self._adam.step(gradients)
         return errors, values
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -24,26 +25,34 @@ COLOURS = (1, 3, 4)  # possible numbers of channels in an image
 class AtariNetwork(nn.Module):
     """Three convolutions and two fully connected layers (Mnih et al. 2015)."""
 
-    def __init__(self, state_shape: tuple[int, ...], num_actions: int) -> None:
+    def __init__(self, state_shape: tuple[int, ...], num_actions: int, config: NetworkConfig) -> None:
         super().__init__()
         channels, height, width = image_shape(state_shape)
+        first, second, hidden = (round(config.width * units) for units in (32, 64, 512))
         self.convolutions = nn.ModuleList(
             [
-                nn.Conv2d(channels, 32, kernel_size=8, stride=4),
-                nn.Conv2d(32, 64, kernel_size=4, stride=2),
-                nn.Conv2d(64, 64, kernel_size=3, stride=1),
+                nn.Conv2d(channels, first, kernel_size=8, stride=4),
+                nn.Conv2d(first, second, kernel_size=4, stride=2),
+                nn.Conv2d(second, second, kernel_size=3, stride=1),
             ]
         )
-        for kernel, stride in ((8, 4), (4, 2), (3, 1)):
+        sizes: list[int] = []  # units of each convolution
+        for kernel, stride, filters in ((8, 4, first), (4, 2, second), (3, 1, second)):
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        self.head = nn.ModuleList([nn.Linear(64 * height * width, 512), nn.Linear(512, num_actions)])
+            sizes.append(filters * height * width)
+        self.head = nn.ModuleList([nn.Linear(sizes[-1], hidden), nn.Linear(hidden, num_actions)])
+        self.norms = make_norms([*sizes, hidden], layer_norm=config.layer_norm)
+
+    def hidden_layers(self, states: Tensor) -> list[Tensor]:  # [n, F, H, W(, C)] -> [n, H, W, filters] ×3, [n, 512]
+        images = as_floats(as_images(states))  # [n, channels, H, W]
+        layers: list[Tensor] = []
+        for convolution, norm in zip(self.convolutions, self.norms, strict=False):
+            outputs = convolution(layers[-1].permute(0, 3, 1, 2) if layers else images).permute(0, 2, 3, 1)
+            layers.append(functional.relu(norm(outputs.flatten(1)).view(outputs.shape)))  # [n, H, W, filters]
+        return [*layers, functional.relu(self.norms[-1](self.head[0](layers[-1].flatten(1))))]
 
     def forward(self, states: Tensor) -> Tensor:  # [n, F, H, W(, C)] -> [n, A]
-        features = as_floats(as_images(states))  # [n, channels, H, W]
-        for convolution in self.convolutions:
-            features = functional.relu(convolution(features))
-        hidden = functional.relu(self.head[0](features.permute(0, 2, 3, 1).flatten(1)))  # [n, 512]; colours last
-        q_values: Tensor = self.head[1](hidden)
+        q_values: Tensor = self.head[1](self.hidden_layers(states)[-1])
         return q_values
 
 
@@ -53,36 +62,53 @@ class MinAtarNetwork(nn.Module):
     The convolution is written as a layer over the image's 3×3 patches.
     """
 
-    def __init__(self, state_shape: tuple[int, ...], num_actions: int) -> None:
+    def __init__(self, state_shape: tuple[int, ...], num_actions: int, config: NetworkConfig) -> None:
         super().__init__()
         self.state_shape = state_shape
         channels, height, width = image_shape(state_shape)
-        self.convolution = nn.Linear(FILTER * FILTER * channels, 16)
-        self.hidden = nn.Linear(16 * (height - FILTER + 1) * (width - FILTER + 1), 128)
-        self.output = nn.Linear(128, num_actions)
+        filters, hidden = round(config.width * 16), round(config.width * 128)
+        self.convolution = nn.Linear(FILTER * FILTER * channels, filters)
+        self.hidden = nn.Linear(filters * (height - FILTER + 1) * (width - FILTER + 1), hidden)
+        self.output = nn.Linear(hidden, num_actions)
+        self.norms = make_norms([self.hidden.in_features, hidden], layer_norm=config.layer_norm)
 
-    def forward(self, states: Tensor) -> Tensor:  # [n, F, H, W(, C)] -> [n, A]
+    def hidden_layers(self, states: Tensor) -> list[Tensor]:  # [n, F, H, W(, C)] -> [n, H−2, W−2, 16], [n, 128]
         images = as_floats(as_images(states))  # [n, channels, H, W]
         windows = images.unfold(2, FILTER, 1).unfold(3, FILTER, 1)  # [n, channels, H−2, W−2, 3, 3]
         patches = windows.permute(0, 2, 3, 4, 5, 1).flatten(3)  # [n, H−2, W−2, 3·3·channels]
-        features = functional.relu(self.convolution(patches))  # [n, H−2, W−2, 16]
-        q_values: Tensor = self.output(functional.relu(self.hidden(features.flatten(1))))
+        outputs = self.convolution(patches)  # [n, H−2, W−2, 16]
+        features = functional.relu(self.norms[0](outputs.flatten(1)))  # [n, (H−2)·(W−2)·16]
+        return [features.view(outputs.shape), functional.relu(self.norms[1](self.hidden(features)))]
+
+    def forward(self, states: Tensor) -> Tensor:  # [n, F, H, W(, C)] -> [n, A]
+        q_values: Tensor = self.output(self.hidden_layers(states)[-1])
         return q_values
 
 
 class MLP(nn.Module):
     """Fully connected layers over the flattened state."""
 
-    def __init__(self, state_shape: tuple[int, ...], num_actions: int, hidden: tuple[int, ...]) -> None:
+    def __init__(self, state_shape: tuple[int, ...], num_actions: int, config: NetworkConfig) -> None:
         super().__init__()
-        widths = (math.prod(state_shape), *hidden, num_actions)
+        widths = (math.prod(state_shape), *config.hidden, num_actions)
         self.layers = nn.ModuleList([nn.Linear(*pair) for pair in pairwise(widths)])
+        self.norms = make_norms(config.hidden, layer_norm=config.layer_norm)
+
+    def hidden_layers(self, states: Tensor) -> list[Tensor]:  # [n, F, *observation] -> [n, units] each
+        layers = [as_floats(states.flatten(1))]
+        for layer, norm in zip(self.layers, self.norms, strict=False):
+            layers.append(functional.relu(norm(layer(layers[-1]))))
+        return layers[1:]
 
     def forward(self, states: Tensor) -> Tensor:  # [n, F, *observation] -> [n, A]
-        outputs = as_floats(states.flatten(1))
-        for number, layer in enumerate(self.layers):
-            outputs = layer(functional.relu(outputs) if number > 0 else outputs)
-        return outputs
+        layers = self.hidden_layers(states)
+        q_values: Tensor = self.layers[-1](layers[-1] if layers else as_floats(states.flatten(1)))
+        return q_values
+
+
+def make_norms(sizes: Sequence[int], *, layer_norm: bool) -> nn.ModuleList:
+    """For each hidden layer, what comes before its ReLU: a LayerNorm over all its units, or nothing."""
+    return nn.ModuleList([nn.LayerNorm(size) if layer_norm else nn.Identity() for size in sizes])
 
 
 def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_actions: int, seed: int) -> nn.Module:
@@ -106,11 +132,8 @@ def make_network(config: NetworkConfig, state_shape: tuple[int, ...], num_action
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if kind == "atari":
-            return AtariNetwork(state_shape, num_actions)
-        if kind == "minatar":
-            return MinAtarNetwork(state_shape, num_actions)
-        return MLP(state_shape, num_actions, config.hidden)
+        networks: dict[str, Callable[..., nn.Module]] = {"atari": AtariNetwork, "minatar": MinAtarNetwork, "mlp": MLP}
+        return networks[kind](state_shape, num_actions, config)
 
 
 def network_kind(config: NetworkConfig, state_shape: tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lambda_replay.replay.data import Evaluation, Explanation, Floats, Integers
+from lambda_replay.replay.data import Block, Evaluation, Explanation, Floats, Integers
 
 Metrics = dict[str, float]
 
@@ -25,8 +25,17 @@ def describe_refresh(returns: Floats, td_errors: Floats, evaluation: Evaluation,
         "return_mean": float(returns.mean()),
         "q_mean": float(q_values.mean()),
         "return_minus_q_mean": float(returns.mean() - q_values.mean()),
+        **(describe_q_values(evaluation.q_values) if isinstance(evaluation, Block) else {}),
         **_describe_lambdas(evaluation, explanation),
         **_describe_traces(evaluation, explanation),
+    }
+
+
+def describe_q_values(q_values: Floats) -> Metrics:
+    """How Q-values [..., A] vary over states, in the mean over the actions, and over the actions of a state."""
+    return {
+        "q_std_states": float(q_values.mean(axis=-1).std()),
+        "q_std_actions": float(q_values.std(axis=-1).mean()),
     }
 
 

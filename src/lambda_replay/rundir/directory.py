@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from lambda_replay.agents.run_settings import from_dict, to_dict
 from lambda_replay.config import RunConfig
@@ -39,7 +39,6 @@ DIVERGED = "diverged.json"  # there when training diverged, with the step and th
 BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory holds before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
-State = Literal["finished", "running", "waiting", "failed", "diverged"]  # of a run in a study
 DAMAGED = "damaged"  # added to the name of a damaged file that is kept next to its replacement
 
 
@@ -281,6 +280,11 @@ def renew_log(path: Path, config: RunConfig, name: str, step: int) -> str:
     log.touch()
     sync_directory(path)
     return f"{log} is {fate}; training does not read it, and a new one starts at step {step}."
+
+
+def read_metrics(path: Path) -> list[dict[str, float | None]]:
+    """The rows of a sound metrics.jsonl."""
+    return [json.loads(line) for line in (path / METRICS).read_text().splitlines()]
 
 
 class RunLog:

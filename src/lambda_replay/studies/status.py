@@ -17,12 +17,12 @@ from lambda_replay.rundir.directory import (
     EPISODES,
     METRICS,
     TIMING,
-    State,
     is_diverged,
     is_finished,
     looking_at,
     read_divergence,
 )
+from lambda_replay.rundir.states import State
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
 from lambda_replay.training.loop import GameEnd

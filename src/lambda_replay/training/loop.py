@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -56,6 +57,8 @@ class Game:
     first_slot: int  # number of the stream's slot with the game's first observation
     actions: list[int] = field(default_factory=list)
     score: float = 0.0
+    reward_sum: float = 0.0  # of the rewards up to now, each discounted by its age
+    reward_sum_max: float = 0.0  # the largest size it ever had
 
 
 class Loop:
@@ -76,6 +79,8 @@ class Loop:
         self.num_games = 0
         self.recent_scores: deque[float] = deque(maxlen=SCORE_WINDOW)
         self.recent_lengths: deque[int] = deque(maxlen=SCORE_WINDOW)
+        self.recent_reward_sums: deque[float] = deque(maxlen=SCORE_WINDOW)  # the largest of each game
+        self.random_scores: list[float] = []  # of games that ended while the actions were random
         self._config, self._environments, self._streams = config, environments, streams
         self._agent, self._memory, self._worker = agent, memory, worker
         self._games: list[Game] = []
@@ -112,8 +117,19 @@ class Loop:
             "episodes": self.num_games,
             "score_mean_100": self.score,
             "length_mean_100": sum(lengths) / len(lengths) if lengths else None,
+            "reward_sum_max_100": max(self.recent_reward_sums, default=None),
+            **self._describe_random_play(),
             **self.describe_acting(),
         }
+
+    def _describe_random_play(self) -> dict[str, float | None]:
+        """Mean score of random play, and its standard error; None while fewer than two such games have ended."""
+        scores = self.random_scores
+        if len(scores) < 2:
+            return {"score_random": None, "score_random_error": None}
+        mean = sum(scores) / len(scores)
+        variance = sum((score - mean) ** 2 for score in scores) / (len(scores) - 1)
+        return {"score_random": mean, "score_random_error": math.sqrt(variance / len(scores))}
 
     def describe_acting(self) -> Metrics:
         """How the agent currently acts: ε, noise and so on."""
@@ -127,6 +143,8 @@ class Loop:
             game = self._games[stream]
             game.actions.append(action)
             game.score += step.score
+            game.reward_sum = self._config.discount * game.reward_sum + step.reward
+            game.reward_sum_max = max(game.reward_sum_max, abs(game.reward_sum))
             if step.game_over:
                 yield self._end(stream, "terminated" if step.terminated else "truncated")
         self.step += len(actions)
@@ -148,6 +166,9 @@ class Loop:
         self.num_games += 1
         self.recent_scores.append(game.score)
         self.recent_lengths.append(len(game.actions))
+        self.recent_reward_sums.append(game.reward_sum_max)
+        if event.step <= self._config.memory.start and len(self.random_scores) < SCORE_WINDOW:
+            self.random_scores.append(game.score)
         self._games[stream] = self._new_game(stream)
         return event
 
@@ -165,6 +186,8 @@ class Loop:
             "num_games": self.num_games,
             "recent_scores": list(self.recent_scores),
             "recent_lengths": list(self.recent_lengths),
+            "recent_reward_sums": list(self.recent_reward_sums),
+            "random_scores": list(self.random_scores),
             "games": [asdict(game) for game in self._games],
         }
 
@@ -176,6 +199,8 @@ class Loop:
         self.step, self.num_games = state["step"], state["num_games"]
         self.recent_scores = deque(state["recent_scores"], maxlen=SCORE_WINDOW)
         self.recent_lengths = deque(state["recent_lengths"], maxlen=SCORE_WINDOW)
+        self.recent_reward_sums = deque(state["recent_reward_sums"], maxlen=SCORE_WINDOW)
+        self.random_scores = list(state["random_scores"])
         self._games = [Game(**game) for game in state["games"]]
         with faults_told(lambda: f"while replaying the games that were open at step {self.step:,}"):
             restarted = [stream for stream in range(self._config.envs) if not self._replays(stream)]

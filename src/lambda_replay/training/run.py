@@ -38,6 +38,7 @@ from lambda_replay.rundir.directory import (
     RunLog,
     create_run,
     is_finished,
+    read_metrics,
     read_provenance,
     record_divergence,
 )
@@ -46,6 +47,7 @@ from lambda_replay.rundir.memory_checksums import MemoryChecksums, spare_slots
 from lambda_replay.rundir.resources import check_room
 from lambda_replay.rundir.trust import sign
 from lambda_replay.training.assembly import assemble, check_agent, make_environments, with_threads
+from lambda_replay.training.health import HealthMonitor
 from lambda_replay.training.loop import SCORE_WINDOW, Boundary, Event, GameEnd, Learned
 from lambda_replay.training.playing import LARGEST_SEED
 from lambda_replay.training.policy import STOPPED_WEIGHTS
@@ -60,6 +62,8 @@ class GameState(TypedDict):
     first_slot: int
     actions: list[int]
     score: float
+    reward_sum: float
+    reward_sum_max: float
 
 
 class LoopState(TypedDict):
@@ -69,6 +73,8 @@ class LoopState(TypedDict):
     num_games: int
     recent_scores: list[float]
     recent_lengths: list[int]
+    recent_reward_sums: list[float]
+    random_scores: list[float]
     games: list[GameState]
 
 
@@ -101,6 +107,7 @@ class Run:
             sync_directory(path / MEMORY)
             sync_directory(path)
         self.log: RunLog | None = None
+        self.health = HealthMonitor()
         self._environments, self._lock = environments, lock
         self._checksums = MemoryChecksums()
         self._resumed_at: int | None = None
@@ -137,6 +144,8 @@ class Run:
         self.log = RunLog(self.path, state["logs"], state["seconds"])
         self._checksums.adopt(state)
         self._resumed_at = checkpoint.step
+        for row in read_metrics(self.path):
+            self.health.see(row)
         return self.loop.set_state(state["loop"])
 
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -151,6 +160,8 @@ class Run:
             and loop["step"] == state["step"] <= self.config.steps
             and len(loop["games"]) == self.config.envs
             and len(loop["recent_scores"]) == len(loop["recent_lengths"]) <= SCORE_WINDOW
+            and len(loop["recent_reward_sums"]) == len(loop["recent_scores"])
+            and len(loop["random_scores"]) <= SCORE_WINDOW
             and all(0 <= game["seed"] < LARGEST_SEED for game in loop["games"])
             and all(0 <= action < num_actions for game in loop["games"] for action in game["actions"])
             and make_streams(self.config.seed, self.config.envs).accepts(state["streams"])
@@ -185,6 +196,7 @@ class Run:
             log.write_episode(event._asdict())
         elif isinstance(event, Learned):
             log.write_metrics(event.step, event.metrics)
+            self.health.see(event.metrics)
         elif self._is_checkpoint_due(event):
             self._checkpoint(event.step, log)
 

@@ -1,0 +1,58 @@
+"""Metrics of a network's health: which of its units are dead, and how large its weights are."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lambda_replay.learning.device import QNetwork
+from lambda_replay.replay.diagnostics import Metrics
+
+NUM_STATES = 64  # to look at: enough to tell whether a unit is ever used, and few compared with a refresh
+
+
+@runtime_checkable
+class HasHiddenLayers(Protocol):
+    """A network that shows the outputs [n, ..., units] of its hidden layers, as ours do."""
+
+    def hidden_layers(self, states: Tensor) -> list[Tensor]: ...
+
+
+@torch.no_grad()
+def describe_network(network: QNetwork, states: NDArray[Any]) -> Metrics:
+    """The share of dead units in each hidden layer for these states, and the norm of all weights.
+
+    A unit (in a convolution, a filter) is dead if it is zero in all of them.
+    """
+    layers = _hidden_layers(network.module, network.tensor(states))
+    norms = torch._foreach_norm(list(network.module.parameters()))
+    return {
+        **{f"dead_share_{number}": _dead_share(units) for number, units in enumerate(layers, start=1)},
+        "weight_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
+    }
+
+
+def _hidden_layers(module: nn.Module, states: Tensor) -> list[Tensor]:
+    """The outputs [n, ..., units] of the hidden layers; of a user's network, those of its ``nn.ReLU`` modules."""
+    if isinstance(module, HasHiddenLayers):
+        return module.hidden_layers(states)
+    seen: list[Tensor] = []
+    parts = [part for part in module.modules() if isinstance(part, nn.ReLU)]
+    hooks = [
+        part.register_forward_hook(lambda part, given, output: seen.append(output.movedim(1, -1))) for part in parts
+    ]
+    try:
+        if parts:
+            module(states)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _dead_share(units: Tensor) -> float:
+    """The share of units [n, ..., units] that are zero everywhere."""
+    return float((units.flatten(0, -2) == 0).all(dim=0).float().mean())

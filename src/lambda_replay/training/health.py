@@ -1,0 +1,97 @@
+"""Recognises from a run's metrics that it is sick: its values or its score say that it will not learn as it is.
+
+Every rule waits: it holds for many rows of metrics.jsonl, or after many games, before it says anything.
+docs/metrics.md tells what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+MANY_ROWS = 20  # rows of metrics in a row for which values must look sick
+MANY_GAMES = 200  # games after the random ones before a score is judged
+ALIKE = 0.02  # of the mean |TD error|: values that vary less than this over states do not depend on them
+AWAY = 5.0  # times the largest discounted sum of rewards: no sound value is that large
+
+Row = Mapping[str, float | None]
+
+
+class HealthWarning(NamedTuple):
+    """Why a run is sick, as one sentence with a remedy."""
+
+    kind: str  # "values alike", "values away" or "score": each is said once
+    sentence: str
+
+
+class HealthMonitor:
+    """Reads the rows of a run's metrics as they come; ``warnings`` are those that hold now."""
+
+    def __init__(self) -> None:
+        self._rows_alike = 0
+        self._rows_away = 0
+        self._games_before: float | None = None  # the number of games when the first score was judged
+        self._current: dict[str, HealthWarning] = {}
+
+    @property
+    def warnings(self) -> list[HealthWarning]:
+        return list(self._current.values())
+
+    def see(self, row: Row) -> list[HealthWarning]:
+        """Take in the next row; returns the warnings that have come up with it."""
+        before = set(self._current)
+        found = [self._judge_spread(row), self._judge_size(row), self._judge_score(row)]
+        self._current = {warning.kind: warning for warning in found if warning is not None}
+        return [warning for kind, warning in self._current.items() if kind not in before]
+
+    def _judge_spread(self, row: Row) -> HealthWarning | None:
+        spread, error = row.get("q_std_states"), row.get("td_error_abs_mean")
+        if spread is None or error is None:
+            return self._current.get("values alike")  # the last row of a run has no values
+        self._rows_alike = self._rows_alike + 1 if spread < ALIKE * error else 0
+        if self._rows_alike < MANY_ROWS:
+            return None
+        dead = max((value or 0.0 for name, value in row.items() if name.startswith("dead_share_")), default=0.0)
+        units = f", and {100 * dead:.0f} % of a layer's units are dead" if dead > 0.5 else ""
+        return HealthWarning(
+            "values alike",
+            f"the Q-values no longer depend on the state (they vary by {spread:.2g}, the returns are off by "
+            f"{error:.2g}{units}): lower optimizer.learning_rate, or set network.layer_norm",
+        )
+
+    def _judge_size(self, row: Row) -> HealthWarning | None:
+        value, largest = row.get("q_mean"), row.get("reward_sum_max_100")
+        if value is None or largest is None:
+            return self._current.get("values away")
+        self._rows_away = self._rows_away + 1 if abs(value) > AWAY * largest else 0
+        if self._rows_away < MANY_ROWS:
+            return None
+        return HealthWarning(
+            "values away",
+            f"the Q-values run away from the returns (their mean is {value:.3g}, but no discounted sum of rewards in "
+            f"the last 100 games exceeds {largest:.3g}): lower optimizer.learning_rate or λ, or refresh less often",
+        )
+
+    def _judge_score(self, row: Row) -> HealthWarning | None:
+        score, chance, error = (row.get(name) for name in ("score_mean_100", "score_random", "score_random_error"))
+        games = row.get("episodes")
+        if score is None or chance is None or error is None or games is None:
+            return None
+        if self._games_before is None:
+            self._games_before = games
+        if score > chance + 2 * error or games - self._games_before < MANY_GAMES:
+            return None
+        relation = "below" if score < chance - 2 * error else "no better than"
+        return HealthWarning(
+            "score",
+            f"after {games - self._games_before:,.0f} games of learning the score of {score:.4g} is {relation} random "
+            f"play's {chance:.4g}: change the learning rate, λ or the exploration, or check the rewards",
+        )
+
+
+def find_warnings(rows: Iterable[Row]) -> list[HealthWarning]:
+    """The warnings that hold at the end of a run's metrics."""
+    monitor = HealthMonitor()
+    for row in rows:
+        monitor.see(row)
+    return monitor.warnings
