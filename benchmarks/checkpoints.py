@@ -1,9 +1,9 @@
-"""What crash safety costs: saving, checking on resume, and a memory in files instead of RAM, at Atari's size.
+"""What crash safety costs: saving, checking on resume, and a memory in files instead of RAM, at Atari size.
 
     python benchmarks/checkpoints.py --directory DIRECTORY_ON_A_REAL_DISK
 
-takes some ten minutes, 10 GB of disk and 17 GB of RAM, prints tables and one line of JSON, and removes its files.
-``--capacity 100000`` does the same in a tenth of everything.
+takes about ten minutes, 10 GB of disk and 17 GB of RAM, prints tables and one line of JSON, and removes its files.
+``--capacity 100000`` needs a tenth of all that.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 class Options:
     """What to measure, and where."""
 
-    directory: Path = Path()  # a directory on the disk to measure; a temporary one is made in it
-    capacity: int = 1_000_000  # slots of the largest memory; paper 1,000,000
-    cycles: int = 8  # pairs of refreshes per contender in the comparison of files and RAM
-    limits: tuple[float, ...] = (4.0, 2.0, 1.0)  # GB of memory, page cache included, for the runs that do not fit
+    directory: Path = Path()  # a directory on the disk to measure; a temporary one is created in it
+    capacity: int = 1_000_000  # slots of the largest memory; the paper has 1,000,000
+    cycles: int = 8  # pairs of refreshes per contender when comparing files with RAM
+    limits: tuple[float, ...] = (4.0, 2.0, 1.0)  # GB of memory, page cache included, for runs whose memory does not fit
     only: tuple[str, ...] = ("saving", "checking", "files-or-ram", "too-small")  # parts to measure
-    measure_limited: Path | None = None  # internal: measure training on the memory files of this directory
+    measure_limited: Path | None = None  # internal: measure training on the memory files in this directory
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Saving:
 
 
 def atari_config(capacity: int, storage: str) -> RunConfig:
-    """The paper's settings with a tenth of F, S and the updates, so that a cycle takes seconds; the ratios are kept."""
+    """The paper's settings with a tenth of F, S and the updates, so a cycle takes seconds; the ratios are unchanged."""
     return override(
-        make_config("atari/pong"),
+        make_config("atari/pong", "paper"),
         {
             "steps": 10**9,
             "checkpoint_every": 50_000 if storage == "disk" else 0,
@@ -77,7 +77,7 @@ def atari_config(capacity: int, storage: str) -> RunConfig:
 
 
 def fill(memory: ReplayMemory, slots: int) -> None:
-    """As after ``slots`` steps of games that last 1,000 each."""
+    """Fill the memory as ``slots`` steps of games of 1,000 steps each would."""
     rng = np.random.default_rng(0)
     block = rng.integers(0, 256, (1_024, *memory.observation_shape), dtype=np.uint8)
     for first in range(0, slots, len(block)):
@@ -100,13 +100,13 @@ def append(memory: ReplayMemory, steps: int) -> None:
 
 
 def disk_bytes(kind: str = "write_bytes") -> int:
-    """Bytes that this process has made the kernel write or read so far, by files or by pages of the mapped memory."""
+    """Bytes that this process has made the kernel write or read so far, through files or mapped pages."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
 
 
 class Savings:
-    """Checkpoints of one memory on disk, as a run of the paper's config makes them."""
+    """Checkpoints of one memory on disk, as a run with the paper's config makes them."""
 
     def __init__(self, run: Path, capacity: int) -> None:
         run.mkdir()
@@ -153,12 +153,12 @@ class Savings:
 
 
 def measure_saving(place: Path, options: Options) -> Iterator[Saving]:
-    """Seconds and bytes of a checkpoint, by the steps since the last one and by the size of the memory."""
+    """Seconds and bytes per checkpoint, by steps since the last one and by the size of the memory."""
     for capacity in (options.capacity // 10, options.capacity // 3, options.capacity):
         savings = Savings(place / f"saving-{capacity}", capacity)
         fill(savings.memory, capacity)
         savings.memory.begin(np.zeros((84, 84), np.uint8))
-        savings.save(0)  # reads the whole memory once; in a run every chunk is read when it is new
+        savings.save(0)  # reads the whole memory once; a run reads each chunk while it is new
         for steps in (1_000, 10_000, 50_000) if capacity == options.capacity else (50_000,):
             for _ in range(3):
                 yield savings.save(steps)
@@ -180,7 +180,7 @@ def _measure_checking(savings: Savings, run: Path) -> Iterator[Saving]:
 
 
 def forget(directory: Path) -> None:
-    """Let the page cache forget the files, once they are on the disk."""
+    """Write the files to disk and drop them from the page cache."""
     for path in directory.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -217,7 +217,7 @@ class Training:
         self.cycle()  # up to the first boundary
 
     def cycle(self) -> Cycle:
-        """Go on to the next boundary."""
+        """Run to the next boundary."""
         began, worked = time.perf_counter(), time.process_time()
         while not isinstance(next(self._events), Boundary):
             pass
@@ -225,9 +225,9 @@ class Training:
 
 
 def measure_files_or_ram(place: Path, options: Options) -> dict[str, Any]:
-    """Training on files beside training in RAM: cycles take turns, in the order ABBA, so that drift falls on both.
+    """Training on files against training in RAM: cycles alternate in the order ABBA, so drift affects both equally.
 
-    Other work on the machine disturbs the time on the clock much and the processor's time little.
+    Other work on the machine affects wall-clock time a lot and processor time little.
     """
     in_files = Training(atari_config(options.capacity, "disk"), place / "files")
     in_ram = Training(atari_config(options.capacity, "ram"), None)
@@ -245,7 +245,7 @@ def measure_files_or_ram(place: Path, options: Options) -> dict[str, Any]:
 
 
 def pair_of_cycles(one: Training, other: Training, number: int) -> tuple[Cycle, Cycle]:
-    """A cycle of each, now one first and now the other."""
+    """One cycle of each, alternating which goes first."""
     if number % 2:
         second = other.cycle()
         return one.cycle(), second
@@ -257,7 +257,7 @@ def total(cycles: list[Cycle]) -> Cycle:
 
 
 def measure_too_small(place: Path, options: Options) -> dict[str, Any]:
-    """Speed of training on files under a limit on memory, page cache included; each in a process of its own."""
+    """Training speed on files under memory limits that include the page cache, each in its own process."""
     config = atari_config(options.capacity, "disk")
     memory = ReplayMemory(
         options.capacity,
@@ -297,7 +297,7 @@ def _run_limited(memory: Path, options: Options, limit: float | None) -> Any:
 
 
 def make_group(limit: int) -> Path:
-    """A control group with a limit on memory, which takes root; version 2 or 1, whichever has the controller."""
+    """Create a control group with a memory limit (needs root): version 2 or 1, whichever has the controller."""
     is_second = (CGROUPS / "cgroup.controllers").exists()
     group = (CGROUPS if is_second else CGROUPS / "memory") / f"lambda-replay-benchmark-{os.getpid()}"
     group.mkdir()
@@ -306,7 +306,7 @@ def make_group(limit: int) -> Path:
 
 
 def train_limited(memory: Path, capacity: int) -> dict[str, float]:
-    """A few cycles, once the page cache holds as much of the files as it may."""
+    """Time a few cycles once the page cache holds as much of the files as it can."""
     for path in memory.iterdir():
         with path.open("rb") as file:
             while file.read(1 << 24):
@@ -323,9 +323,9 @@ def check_room(options: Options) -> None:
     disk, ram = 1.3 * options.capacity * SLOT_BYTES + 1e9, 2.3 * options.capacity * SLOT_BYTES + 1e9
     free = shutil.disk_usage(options.directory).free
     if disk > free:
-        sys.exit(f"this needs {in_words(disk)} of disk and {in_words(free)} are free; lower --capacity.")
+        sys.exit(f"this needs {in_words(disk)} of disk but only {in_words(free)} is free; lower --capacity.")
     if "files-or-ram" in options.only and ram > available_ram():
-        sys.exit(f"this needs {in_words(ram)} of memory and {in_words(available_ram())} are free; lower --capacity.")
+        sys.exit(f"this needs {in_words(ram)} of RAM but only {in_words(available_ram())} is free; lower --capacity.")
 
 
 def main() -> None:
@@ -355,7 +355,7 @@ def main() -> None:
 
 
 def share_of_training_time(results: dict[str, Any]) -> float:
-    """What the checkpoint after 50,000 steps takes of the time that these steps take."""
+    """The share of training time taken by one checkpoint every 50,000 steps."""
     largest = max(saving["memory_slots"] for saving in results["saving"])
     seconds = [
         saving["seconds"]

@@ -1,10 +1,10 @@
-"""Do two versions of the package compute the same, byte for byte? Small runs of every kind, under both, compared.
+"""Do two versions of the package give the same results, byte for byte? Compares small runs of every kind.
 
     python benchmarks/same_results.py --before COMMIT [--out FILE.json]
 
-Both versions run in turn on this machine with the same packages: the given commit from a temporary checkout, and the
-working tree. Compared are the tensors of the final weights, episodes.csv and metrics.jsonl. A refactoring must leave
-all of them as they are; the exit code is 1 if one differs.
+The given commit (in a temporary checkout) and the working tree run in turn on this machine with the same packages. The
+script compares the tensors of the final weights, episodes.csv and metrics.jsonl. A refactoring must not change any of
+them; the exit code is 1 if one differs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL = "--device cpu --threads 1 --seed 3 --checkpoint-every 0 --memory.storage
 CACHE = "--cache.size 800 --cache.block-length 40 --cache.refresh-every 400 --cache.updates 60"
 TARGET = "--target.copy-every 400 --target.update-every 4"
 MEMORY = "--memory.capacity 2400 --memory.start 800"
-# Pictures are large and slow: fewer steps, and few updates of the real network.
+# Images are large and slow: fewer steps, and few updates of the full network.
 PICTURES = "--steps 1200 --memory.capacity 1000 --memory.start 400"
 PICTURE_CACHE = "--cache.size 200 --cache.block-length 20 --cache.refresh-every 200 --cache.updates 6"
 CARTPOLE, MINATAR = f"CartPole-v1 --steps 4000 {MEMORY}", f"minatar/breakout --steps 3200 {MEMORY}"
@@ -43,10 +43,12 @@ RUNS = {
         f"{MINATAR} {CACHE} --flicker 0.5 --envs 8 --cache.schedule concurrent --memory.history 2"
     ),
     "MinAtar, dqn, 5-step": f"minatar/seaquest --steps 3200 {MEMORY} --agent dqn {TARGET} --estimator nstep:5",
-    "Atari, dqn-lambda": f"atari/pong {PICTURES} {PICTURE_CACHE}",
-    "Atari, dqn, sticky actions": f"atari/qbert {PICTURES} --agent dqn --target.copy-every 200 --atari.sticky 0.25",
+    "Atari, dqn-lambda": f"atari/pong --preset paper {PICTURES} {PICTURE_CACHE}",
+    "Atari, dqn, sticky actions": (
+        f"atari/qbert --preset paper {PICTURES} --agent dqn --target.copy-every 200 --atari.sticky 0.25"
+    ),
     "Atari, 4 environments, Tree Backup": (
-        f"atari/breakout {PICTURES} {PICTURE_CACHE} --envs 4 --estimator tree:0.9@0.1"
+        f"atari/breakout --preset paper {PICTURES} {PICTURE_CACHE} --envs 4 --estimator tree:0.9@0.1"
     ),
 }
 OWN_NETWORK = "a user's network"
@@ -78,7 +80,7 @@ train_run(Path(sys.argv[1]), config, network=network)
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the results of a commit with those of the working tree.")
     parser.add_argument("--before", required=True, help="commit to compare with")
-    parser.add_argument("--out", type=Path, help="file for the table as JSON")
+    parser.add_argument("--out", type=Path, help="write the table to this JSON file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         before = Path(directory) / "before"
@@ -97,7 +99,7 @@ def main() -> int:
 
 
 def compare(name: str, before: Path, directory: Path) -> dict[str, object]:
-    """One run under both versions."""
+    """One run with both versions."""
     found = [results(name, tree, directory / "runs" / version) for version, tree in (("1", before), ("2", ROOT))]
     differing = [part for part in found[0] if found[0][part] != found[1][part]]
     verdict = "same" if not differing else f"DIFFERENT: {', '.join(differing)}"
@@ -106,7 +108,7 @@ def compare(name: str, before: Path, directory: Path) -> dict[str, object]:
 
 
 def results(name: str, tree: Path, directory: Path) -> dict[str, str]:
-    """Checksums of what the run leaves behind."""
+    """Checksums of the files that the run writes."""
     run = directory / name.replace(" ", "-").replace(",", "")
     command = ["-c", OWN_NETWORK_CODE, str(run)]
     if name in RUNS:

@@ -1,11 +1,11 @@
-"""Is training as fast as it was? Small runs of every kind under two versions of the package, in turns.
+"""Is training as fast as before? Times small runs of every kind with two versions of the package.
 
     python benchmarks/same_speed.py --before COMMIT [--rounds 8]
 
-Each round times every run under both versions at the same time, on a core each, so that whatever else happens on the
-machine slows down both; every other round swaps the cores. A run that trains alongside acting does both on one core.
-The time is the run's own, from the first row of its timing.jsonl to the last: imports and set-up are not counted. The
-table gives the speed of the working tree over that of the commit: the geometric mean of the rounds, and their range.
+Each round times every run with both versions at the same time, each on its own core, so that other work on the machine
+slows down both; every other round swaps the cores. A run that trains while acting does both on one core. The time runs
+from the first row of the run's timing.jsonl to the last, so imports and setup are not counted. The table shows the
+speed of the working tree divided by that of the commit: the geometric mean over rounds, and the range.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ RUNS = {
         "minatar/breakout --steps 16000 --memory.start 2000 --envs 8 --cache.schedule concurrent"
     ),
     "Atari, dqn-lambda": (
-        "atari/breakout --steps 2000 --memory.start 400 --memory.capacity 4000 "
+        "atari/breakout --preset paper --steps 2000 --memory.start 400 --memory.capacity 4000 "
         "--cache.size 1600 --cache.refresh-every 200 --cache.updates 50"
     ),
     "Atari, dqn": (
-        "atari/breakout --steps 1600 --memory.start 400 --memory.capacity 4000 --agent dqn --target.copy-every 200"
+        "atari/breakout --preset paper --steps 1600 --memory.start 400 --memory.capacity 4000 --agent dqn "
+        "--target.copy-every 200"
     ),
 }
 
@@ -45,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the speed of a commit with that of the working tree.")
     parser.add_argument("--before", required=True, help="commit to compare with")
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--only", default="", help="runs whose names contain this")
+    parser.add_argument("--only", default="", help="time only runs whose names contain this")
     options = parser.parse_args()
     ratios: dict[str, list[float]] = {name: [] for name in RUNS if options.only in name}
     with tempfile.TemporaryDirectory() as directory:
@@ -60,13 +61,15 @@ def main() -> None:
                     print(f"round {number + 1}: {name:<38} {found[-1]:.3f}", flush=True)
         finally:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", before], check=True)
-    print(f"\nspeed of the working tree over {options.before}: mean of {options.rounds} rounds (lowest to highest)")
+    print(
+        f"\nspeed of the working tree relative to {options.before}: mean of {options.rounds} rounds (lowest to highest)"
+    )
     for name, found in ratios.items():
         print(f"{name:<38} {statistics.geometric_mean(found):.3f}  ({min(found):.3f} to {max(found):.3f})")
 
 
 def speed_ratio(arguments: str, before: Path, directory: Path, is_swapped: bool) -> float:
-    """Speed of the working tree over that of the commit, from one run of each at the same time."""
+    """Speed of the working tree divided by that of the commit, from simultaneous runs of both."""
     trees = {"before": before, "after": ROOT}
     cores = sorted(os.sched_getaffinity(0))[:2]
     running = {
@@ -81,7 +84,7 @@ def speed_ratio(arguments: str, before: Path, directory: Path, is_swapped: bool)
 
 
 def start(arguments: str, tree: Path, run: Path, core: int) -> subprocess.Popen[bytes]:
-    """Train in a process of its own, on one core."""
+    """Train in a separate process, on one core."""
     command = [sys.executable, "-m", "lambda_replay", "train", *f"{arguments} {SAME}".split(), "--out", str(run)]
     variables = {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -90,7 +93,7 @@ def start(arguments: str, tree: Path, run: Path, core: int) -> subprocess.Popen[
 
 
 def read_seconds(run: Path) -> float:
-    """Seconds from the first row of the run's timing to the last; the run is removed."""
+    """Seconds from the first row of the run's timing to the last; deletes the run."""
     rows = [json.loads(line)["seconds"] for line in (run / "timing.jsonl").read_text().splitlines()]
     shutil.rmtree(run)
     return float(rows[-1] - rows[0])

@@ -27,7 +27,7 @@ from lambda_replay.config import (
 from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import make_config
 
-ATARI = make_config("atari/pong")
+ATARI = make_config("atari/pong", "paper")
 MINATAR = make_config("minatar/breakout")
 # With fixed numbers, so that tuning a preset changes nothing here.
 MEMORY = MemoryConfig(capacity=50_000, start=1_000, history=1)
@@ -43,7 +43,7 @@ BASELINE = replace(
     estimator="nstep:3",
     algorithm=DQNConfig(target=TargetConfig(copy_every=500, update_every=2)),
 )
-ALL = [ATARI, MINATAR, CARTPOLE, BASELINE, make_config("atari/pong", agent="dqn")]
+ALL = [ATARI, MINATAR, CARTPOLE, BASELINE, make_config("atari/pong", "paper", "dqn")]
 
 # Settings that the paper does not speak of.
 NOT_IN_THE_PAPER = {
@@ -84,7 +84,7 @@ def comments() -> dict[str, str]:
 
 def setting(name: str) -> Any:
     """The value that the preset of the paper gives to a setting."""
-    owner = make_config("atari/pong", agent="dqn") if name.startswith("target.") else ATARI
+    owner = make_config("atari/pong", "paper", "dqn") if name.startswith("target.") else ATARI
     return flatten(to_dict(owner))[name]
 
 

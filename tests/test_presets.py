@@ -37,6 +37,8 @@ PAPER: dict[str, Any] = {
     "optimizer.loss": "squared",
     "optimizer.max_grad_norm": None,
     "atari.frame_skip": 4,
+    "network.width": 1.0,
+    "network.layer_norm": False,
     "atari.noop_max": 30,
     "atari.max_frames": 108_000,
     "atari.life_loss_terminal": True,
@@ -87,18 +89,18 @@ def values_of(config: RunConfig, names: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("env", "agent", "table"),
+    ("env", "preset", "agent", "table"),
     [
-        ("atari/pong", "dqn-lambda", PAPER | PAPER_CACHE),
-        ("atari/breakout", "dqn", PAPER | PAPER_TARGET),
-        ("minatar/breakout", "dqn-lambda", MINATAR),
-        ("minatar/asterix", "dqn", MINATAR | {"estimator": "nstep:3"}),
-        ("CartPole-v1", "dqn-lambda", CLASSIC),
-        ("CartPole-v1", "dqn", CLASSIC | {"estimator": "nstep:3"}),
+        ("atari/pong", "paper", "dqn-lambda", PAPER | PAPER_CACHE),
+        ("atari/breakout", "paper", "dqn", PAPER | PAPER_TARGET),
+        ("minatar/breakout", None, "dqn-lambda", MINATAR),
+        ("minatar/asterix", None, "dqn", MINATAR | {"estimator": "nstep:3"}),
+        ("CartPole-v1", None, "dqn-lambda", CLASSIC),
+        ("CartPole-v1", None, "dqn", CLASSIC | {"estimator": "nstep:3"}),
     ],
 )
-def test_the_table_of_the_design(env: str, agent: str, table: dict[str, Any]) -> None:
-    assert values_of(make_config(env, agent=agent), table) == table
+def test_the_table_of_the_design(env: str, preset: str | None, agent: str, table: dict[str, Any]) -> None:
+    assert values_of(make_config(env, preset, agent), table) == table
 
 
 def test_minatar_takes_a_million_steps_and_a_quarter_as_many_updates() -> None:
@@ -121,7 +123,7 @@ def test_the_network_is_that_of_the_table(env: str, network: type) -> None:
 @pytest.mark.parametrize(
     ("env", "preset"),
     [
-        ("atari/pong", "paper"),
+        ("atari/pong", "atari"),
         ("minatar/freeway", "minatar"),
         ("CartPole-v1", "classic"),
         ("package:Env-v0", "classic"),
@@ -157,7 +159,7 @@ def test_a_config_is_made_anew_each_time() -> None:
 @pytest.mark.parametrize(
     ("preset", "agent", "words"),
     [
-        ("fast", "dqn-lambda", ["no preset 'fast'", "paper, minatar, classic"]),
+        ("fast", "dqn-lambda", ["no preset 'fast'", "paper, atari, minatar, classic"]),
         ("paper", "sarsa", ["no agent 'sarsa'", "dqn-lambda, dqn"]),
     ],
 )

@@ -71,7 +71,7 @@ def test_bytes_in_words_are_never_powers_of_ten() -> None:
 
 def test_a_million_atari_frames_take_at_most_7_2_gigabytes() -> None:
     """84·84 + 14 bytes each: 7.07 GB; with checkpoints, spare slots come on top."""
-    config = override(make_config("atari/pong"), {"checkpoint_every": 0})
+    config = override(make_config("atari/pong", "paper"), {"checkpoint_every": 0})
     needs = estimate(config, PIXELS)
     assert needs.replay_bytes == 7_071_000_000
     assert needs.disk_bytes == needs.replay_bytes
@@ -80,7 +80,7 @@ def test_a_million_atari_frames_take_at_most_7_2_gigabytes() -> None:
 
 def test_the_paper_s_cache_takes_1_7_megabytes() -> None:
     """80,000 rows of 21 bytes; while it is computed, also 4 bytes for 6 actions in each of 800 · 101 states."""
-    needs = estimate(make_config("atari/pong"), PIXELS)
+    needs = estimate(make_config("atari/pong", "paper"), PIXELS)
     assert needs.cache_bytes == 1_680_000
     assert needs.q_values_bytes == 1_939_200
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
@@ -222,7 +222,7 @@ def test_a_run_that_just_fits_is_let_through(monkeypatch: pytest.MonkeyPatch, tm
 def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     set_free(monkeypatch, disk=5_000_000_000)
     with pytest.raises(ConfigError) as caught:
-        check_room(override(make_config("atari/pong"), {"checkpoint_every": 0}), PIXELS, tmp_path)
+        check_room(override(make_config("atari/pong", "paper"), {"checkpoint_every": 0}), PIXELS, tmp_path)
     sentence = str(caught.value)
     assert "7.07 GB" in sentence
     assert "5 GB" in sentence
@@ -241,7 +241,7 @@ def test_too_little_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], remedy: str
 ) -> None:
     set_free(monkeypatch, ram=1_000_000_000)
-    config = override(make_config("atari/pong"), changes)
+    config = override(make_config("atari/pong", "paper"), changes)
     with pytest.raises(ConfigError) as caught:
         check_room(config, PIXELS, tmp_path)
     sentence = str(caught.value)

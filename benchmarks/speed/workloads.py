@@ -1,8 +1,8 @@
-"""What is measured: three networks with their environments, and who takes part; how is in the files beside this one.
+"""What is measured: three networks with their environments, and the contenders.
 
-All contenders get the same: network, batch of 32, one update per 4 agent steps, replay size, environments, ε. The cache
-has the paper's proportions (S = 8·F, one update per 4 steps, blocks of 100) at a size whose whole cycles fit into
-a measurement of seconds.
+All contenders get the same network, batch of 32, one update per 4 agent steps, replay size, environments and ε. The
+cache has the paper's proportions (S = 8·F, one update per 4 steps, blocks of 100), at a size for which whole cycles
+take seconds.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ BATCH_SIZE = 32
 STEPS_PER_UPDATE = 4
 EPSILON = 0.1
 BLOCK_LENGTH = 100
-ROWS_PER_STEP = 8  # S / F; paper 80,000 / 10,000
+ROWS_PER_STEP = 8  # S / F; in the paper 80,000 / 10,000
 HIDDEN = (128, 128)  # of the CartPole MLP
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One network and the environment that goes with it; the sizes are in agent steps and slots."""
+    """One network and its environment; sizes are in agent steps and slots."""
 
     name: str
     env: str
     network: str
     history: int
     capacity: int
-    start: int  # random steps before learning, which are not timed
-    refresh_every: int  # F, and the interval of target network copies
-    weight: float  # of a measurement's length: slow environments get more seconds
+    start: int  # random steps before learning; not timed
+    refresh_every: int  # F, and the interval between target network copies
+    weight: float  # multiplies a measurement's length, so that slow environments get more seconds
 
 
 WORKLOADS = {
@@ -57,7 +57,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Contender:
-    """Someone who is measured; ``package`` is what must be installed beside lambda-replay."""
+    """An implementation to measure; ``package`` must be installed alongside lambda-replay."""
 
     name: str
     package: str | None = None
@@ -83,19 +83,19 @@ CONTENDERS = {
 
 
 def is_available(contender: Contender) -> bool:
-    """Whether it is ours, or the peer is installed."""
+    """Whether it is ours or an installed peer."""
     return contender.package is None or importlib.util.find_spec(contender.package) is not None
 
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement of one contender, done in a process of its own."""
+    """One measurement of one contender, in its own process."""
 
     workload: Workload
     contender: str
     envs: int
     threads: int
-    seconds: float  # at least this long is timed, and whole cycles of refresh and training
+    seconds: float  # minimum to time, in whole cycles of refresh and training
 
     def __post_init__(self) -> None:
         if self.contender not in CONTENDERS:
@@ -103,7 +103,7 @@ class Job:
 
     @property
     def steps_per_collection(self) -> int:
-        """Agent steps between two rounds of updates of a peer: four of each environment."""
+        """Agent steps between two rounds of a peer's updates: four in each environment."""
         return STEPS_PER_UPDATE * self.envs
 
     @property
@@ -120,9 +120,10 @@ def job_from_dict(values: dict[str, Any]) -> Job:
 
 
 def run_config(job: Job) -> RunConfig:
-    """Our config for a job; peers take their environment from it too."""
+    """Our config for a job; peers also get their environment from it."""
     workload, contender = job.workload, CONTENDERS[job.contender]
-    preset = make_config(workload.env, agent=contender.agent)
+    name = "paper" if workload.env.startswith("atari/") else None  # the proportions that the peers use
+    preset = make_config(workload.env, name, contender.agent)
     return replace(
         preset,
         estimator=preset.estimator if contender.agent == "dqn-lambda" else f"nstep:{contender.n_steps}",

@@ -1,4 +1,4 @@
-"""Named complete configs: the paper's for Atari, ours for MinAtar and classic control (docs/presets.md)."""
+"""Named complete configs: the paper's, and ours for Atari, MinAtar and classic control (docs/presets.md)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,15 @@ def _preset(run: dict[str, Any], *, estimator: str, cache: CacheConfig, target: 
 
 PRESETS = {
     "paper": _preset({}, estimator="peng:0.75", cache=CacheConfig(), target=TargetConfig()),
+    "atari": _preset(
+        {"steps": 2_000_000, "envs": 8, "memory": MemoryConfig(capacity=200_000, start=10_000)},
+        estimator="peng:0.8",
+        cache=CacheConfig(size=8_000, block_length=50, refresh_every=2_000),
+        target=TargetConfig(copy_every=2_000, update_every=4),
+        exploration=ExplorationConfig(start=1.0, end=0.02, steps=100_000),
+        optimizer=OptimizerConfig(learning_rate=2.5e-4, epsilon=1e-5, loss="huber"),
+        network=NetworkConfig(width=0.5, layer_norm=True),
+    ),
     "minatar": _preset(
         {"steps": 1_000_000, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
         estimator="peng:0.75",
@@ -68,7 +77,7 @@ PRESETS = {
 def default_preset(env: str) -> str:
     """The preset that suits an environment's name."""
     if env.startswith("atari/"):
-        return "paper"
+        return "atari"
     return "minatar" if env.startswith("minatar/") else "classic"
 
 
