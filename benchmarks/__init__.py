@@ -1,1 +1,1 @@
-"""Measurements of this repository; run them from its root: python -m benchmarks.speed, and the like."""
+"""Benchmarks of this project; run them from the repository root, for example python -m benchmarks.speed."""

@@ -1,8 +1,8 @@
-"""Do the fast paths learn like the plain one? Several seeds of each on one MinAtar game, and their scores side by side.
+"""Do the fast paths learn as well as the plain one? Compares the scores of several seeds of each on one MinAtar game.
 
-The plain path is a network as anybody would write it, differentiated by autograd, acting in torch, one environment. The
-fast ones are this project's network (its own gradients, acting in NumPy), the concurrent schedule, and eight
-environments. Arithmetic in another order gives other bits, so the paths are compared as samples.
+The plain path is a network as anyone would write it, differentiated by autograd, acting in torch, with one environment.
+The fast ones are this project's network (its own gradients, acting in NumPy), the concurrent schedule, and eight
+environments. A different order of arithmetic gives different bits, so the paths are compared statistically.
 
     python -m benchmarks.fast_paths --out benchmarks/results
 """

@@ -1,7 +1,7 @@
-"""The paper's claims against our runs: makes the tables of docs/results.md from the files beside this script.
+"""Check the paper's claims against our runs: makes the tables of docs/results.md from the files in this directory.
 
 python results/claims.py            # print them
-python results/claims.py --write    # put them into docs/results.md
+python results/claims.py --write    # write them into docs/results.md
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ BASELINE, CACHED = "dqn-3step", "cached-3step"
 PENG = ("peng-025", "peng-050", "peng-075", "peng-100")
 WATKINS = ("watkins-075", "watkins-published-075")
 BREAKOUT, SPACE_INVADERS = "minatar/breakout", "minatar/space_invaders"
-BEATS, GAINS_HUGELY, MATCHES = 1.0, 1.5, 0.9  # times the other's score
+BEATS, GAINS_HUGELY, MATCHES = 1.0, 1.5, 0.9  # multiples of the other arm's score
 OFTEN = 0.1  # of all steps
-NEARLY_ALL = 0.9  # blocks
-BOUND, ROUGHLY = 0.025, 2.0  # of the mean absolute TD error, and how many times that is still "roughly bounded"
+NEARLY_ALL = 0.9  # of all blocks or steps
+BOUND, ROUGHLY = 0.025, 2.0  # on the mean absolute TD error, and the multiple of it that is still "roughly bounded"
 Pair = tuple[str, str, str]  # game, arm, other
 
 RULES = """\
-Each comparison has a sign: ✓ as the paper says, ✗ the other way round, ? unclear. The number in front of it is the one
-that was tested, with its 95 % interval: ✓ if that lies wholly above the draw (0 of a difference, 0.5 of a probability,
-1 of a ratio), ✗ if wholly below.
+Each comparison has a sign: ✓ as the paper says, ✗ the opposite, ? unclear. The number before the sign is the one that
+was tested, with its 95 % interval: ✓ if the whole interval is above the value for a tie (0 for a difference, 0.5 for a
+probability, 1 for a ratio), ✗ if all of it is below.
 - *Beats*: difference of mean final scores (Welch).
 - *Gains hugely*: the arm's score minus 1.5 times the other's.
-- *Matches*: the arm's score minus 0.9 times the other's. ✓ excludes a loss of more than a tenth, ✗ says there was one.
+- *Matches*: the arm's score minus 0.9 times the other's. ✓ rules out a loss of more than a tenth, ✗ shows one.
 - *Better over all games*: the probability P that a run of one beats a run of the other in the same game (bootstrap).
 
-Comparisons are unclear with fewer than 5 runs of an arm in a game. Intervals of differences and ratios are widened so
-that all those of a claim hold at once (Bonferroni), also where that helps nobody: it makes verdicts rarer, not others.
-Over claims nothing is corrected.
+A comparison with fewer than 5 runs of an arm in a game is unclear. Intervals of differences and ratios are widened so
+that all those of one claim hold at once (Bonferroni). This is done even where the claim does not require it: it can
+only make a clear verdict unclear, never reverse it. There is no correction across claims.
 
-A claim about every game holds if all its comparisons have ✓ and does not if one has ✗; a claim that something can be so
-holds with one ✓ and does not if all have ✗; a claim about most games needs either in more than half of them. Otherwise
-it cannot be said.
+A claim about every game holds if all its comparisons are ✓ and does not if any is ✗. A claim that something *can*
+happen holds if any comparison is ✓ and does not if all are ✗. A claim about most games needs the same sign in more than
+half of them. Otherwise it cannot be said.
 """
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a study's report left in ``figures``, lambdas.csv and td_errors.csv."""
+    """The files that a study's report wrote to ``figures``, lambdas.csv and td_errors.csv."""
 
     runs: list[dict[str, str]]
     aggregate: list[dict[str, str]]
@@ -98,13 +98,13 @@ class Results:
         return max(arms, key=lambda arm: self.mean(game, arm))
 
     def difference(self, game: str, arm: str, other: str, times: float = 1.0, comparisons: int = 1) -> Estimate:
-        """Mean final score of the arm minus so many times that of the other; no interval with few runs."""
+        """Mean final score of the arm minus ``times`` that of the other; no interval if there are too few runs."""
         ours, theirs = self.finals(game, arm), self.finals(game, other)
         difference = difference_of_means(ours, times * theirs, comparisons)
         return difference if min(len(ours), len(theirs)) >= ENOUGH_PER_ENVIRONMENT else without_interval(difference)
 
     def probability(self, arm: str, other: str) -> Estimate:
-        """Of a run of the arm scoring higher than one of the other, averaged over games."""
+        """That a run of the arm scores higher than a run of the other, averaged over games."""
         ours, theirs = ([self.finals(game, name) for game in self.games] for name in (arm, other))
         chance = probability_of_improvement(ours, theirs, np.random.default_rng(BOOTSTRAP_SEED))
         enough = all(is_enough([len(task) for task in tasks]) for tasks in (ours, theirs))
@@ -116,23 +116,23 @@ class Results:
         return float(np.mean([float(row[column]) for row in rows]))
 
     def can_bound(self, game: str) -> bool:
-        """Whether δ can be kept at all: where λ = 0 breaks it nearly everywhere, ``bounded`` has nothing to choose."""
+        """Whether δ can be met at all: where λ = 0 exceeds it nearly everywhere, ``bounded`` has no choice."""
         return self.bounded(game, "lambda_share_0") < NEARLY_ALL
 
     def rising(self, game: str) -> float:
-        """Share of blocks whose TD error never falls when λ rises, averaged over moments of training."""
+        """Share of blocks whose TD error never falls when λ rises, averaged over points in training."""
         return float(np.mean([float(row["rising"]) for row in self.td_errors if row["environment"] == game]))
 
     @property
     def largest_fall(self) -> float:
-        """By which share the mean TD error of blocks at its smallest is below that of λ = 0."""
+        """How far the mean TD error over blocks falls below its value at λ = 0, as a share of it."""
         curves = [[float(row[name]) for name in row if name.startswith("lambda_")] for row in self.td_errors]
         return max(1 - min(curve) / curve[0] for curve in curves)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One of the numbers by which a claim stands or falls."""
+    """One of the numbers that decide a claim."""
 
     name: str
     numbers: str
@@ -144,7 +144,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper, what becomes of it here, and by which numbers."""
+    """One sentence of the paper, the verdict on it here, and the numbers behind the verdict."""
 
     text: str
     verdict: str
@@ -152,7 +152,7 @@ class Claim:
 
 
 def judge(estimate: Estimate, draw: float = 0.0) -> str:
-    """The verdict on "it is above"."""
+    """The verdict on "it is above the draw"."""
     return {"above": HOLDS, "below": FAILS}.get(estimate.verdict(draw), OPEN)
 
 
@@ -174,7 +174,7 @@ def most(verdicts: Sequence[str]) -> str:
 
 
 def compare_scores(study: Results, pairs: Sequence[Pair], times: float = BEATS) -> list[Comparison]:
-    """All comparisons of a claim: final scores of the arms minus so many times those of the others."""
+    """All comparisons of a claim: final scores of the arms minus ``times`` those of the others."""
     found = []
     for game, arm, other in pairs:
         difference = study.difference(game, arm, other, times, len(pairs))
@@ -210,17 +210,17 @@ def estimator_claims(study: Results) -> list[Claim]:
             "λ-returns can be a better alternative to n-step returns on Breakout (section 5)",
             some,
             compare_scores(study, [(BREAKOUT, arm, CACHED) for arm in PENG]),
-            f"{CACHED} has the cache and all else in common with them",
+            f"{CACHED} differs from them only in its return",
         ),
         make_claim(
-            "At λ = 0.75 Watkins's Q(λ) outperforms Peng's on no game (section 5 says it of four λ)",
+            "At λ = 0.75 Watkins's Q(λ) outperforms Peng's on no game (section 5 says so for four λ)",
             every,
             compare_scores(study, [(game, "peng-075", arm) for arm in WATKINS for game in study.games], MATCHES),
-            "a cut shortens the trace, so the same λ looks less far ahead with Watkins's; ✗ may say no more than that "
-            "0.75 is too long for Peng's there",
+            "cuts shorten the trace, so at the same λ Watkins's looks less far ahead; ✗ may only mean that 0.75 is too "
+            "long for Peng's there",
         ),
         make_claim(
-            "At λ = 0.75 Watkins's cut traces hamper performance overall (appendix E, which says it of four λ)",
+            "At λ = 0.75 Watkins's cut traces hamper performance overall (appendix E, which says so for four λ)",
             every,
             [is_better_overall(study, "peng-075", arm) for arm in WATKINS],
         ),
@@ -228,17 +228,17 @@ def estimator_claims(study: Results) -> list[Claim]:
 
 
 def at_least_one_matches(study: Results) -> Claim:
-    """Four values of λ in each game, of which the row shows the best."""
+    """Tests four values of λ in each game; the row shows the best one."""
     shown = []
     for game in study.games:
         arms = compare_scores(study, [(game, arm, BASELINE) for arm in PENG], MATCHES)
         verdict = some([comparison.verdict for comparison in arms])
         shown.append(replace(arms[PENG.index(study.best(game, PENG))], verdict=verdict))
     return make_claim(
-        "For every game at least one of Peng's λ = 0.25, 0.5, 0.75, 1 matches or beats 3-step DQN (section 5)",
+        "For every game, at least one of Peng's λ = 0.25, 0.5, 0.75, 1 matches or beats 3-step DQN (section 5)",
         every,
         shown,
-        "the λ with the highest mean of each game, its interval widened for four; ✓ if any of the four matches",
+        "the λ with the highest mean in each game, its interval widened for four values; ✓ if any of the four matches",
     )
 
 
@@ -255,25 +255,25 @@ def dynamic_claims(study: Results) -> list[Claim]:
             "In general, median λ does not improve on the best hand-picked λ (section 5)",
             most,
             compare_scores(study, best, MATCHES),
-            "the best λ was chosen after the fact, which helps the claim",
+            "the best λ was chosen after the fact, which favours the claim",
         ),
         *bounded_claims(study),
         make_claim(
             "A block's mean absolute TD error rises monotonically with λ, which the search assumes (appendix C)",
             every,
             (share(game, study.rising(game), NEARLY_ALL) for game in study.games),
-            "share of blocks in which it never falls from one tenth of λ to the next, at four moments of training with "
-            "one seed of peng:0.75 ([`td_errors.csv`](../results/mini/td_errors.csv)); less than nine tenths is ✗. In "
-            f"the mean over blocks it falls by {study.largest_fall:.0%} at the most",
+            "share of blocks in which it never falls as λ rises in steps of a tenth, at four points in training with "
+            "one seed of peng:0.75 ([`td_errors.csv`](../results/mini/td_errors.csv)); less than nine tenths is ✗. The "
+            f"mean over blocks falls by {study.largest_fall:.0%} at most",
         ),
     ]
 
 
 def bounded_claims(study: Results) -> list[Claim]:
-    """Appendix C: nothing can be said where δ = 0.025 leaves no choice."""
+    """Appendix C: there is no verdict where δ = 0.025 leaves no choice."""
     too_tight = [game for game in study.games if not study.can_bound(game)]
     names = numbers.listed([short(game) for game in too_tight]) if too_tight else ""
-    note = f"nothing can be said of {names}, where λ = 0 breaks the bound nearly everywhere" if too_tight else ""
+    note = f"no verdict for {names}, where even λ = 0 exceeds the bound nearly everywhere" if too_tight else ""
 
     def where_it_can(game: str, comparison: Comparison) -> Comparison:
         return replace(comparison, verdict=OPEN) if game in too_tight else comparison
@@ -298,13 +298,13 @@ def bounded_claims(study: Results) -> list[Claim]:
             note,
         ),
         make_claim(
-            "With bounded λ the mean absolute TD error is roughly bounded by δ = 0.025 (appendix C)",
+            "With bounded λ, the mean absolute TD error is roughly bounded by δ = 0.025 (appendix C)",
             every,
             (
                 where_it_can(game, Comparison(f"{short(game)}:", numbers.fixed(error, 3), within(error)))
                 for game, error in errors
             ),
-            f"mean of all refreshes; more than {ROUGHLY:g} times the bound is ✗; {note}",
+            f"mean over all refreshes; more than {ROUGHLY:g} times the bound is ✗; {note}",
         ),
         *(
             make_claim(
@@ -314,7 +314,7 @@ def bounded_claims(study: Results) -> list[Claim]:
                     where_it_can(game, share(game, study.bounded(game, f"lambda_share_{value}"), OFTEN))
                     for game in study.games
                 ),
-                f"share of steps at which `bounded` took λ = {value}; less than a tenth is ✗; {note}",
+                f"share of steps at which `bounded` chose λ = {value}; less than a tenth is ✗; {note}",
             )
             for value, does in enumerate(("exceeds", "satisfies"))
         ),
@@ -342,16 +342,17 @@ def cache_claims(study: Results) -> list[Claim]:
             "(section 3.2)",
             every,
             (matters_more(study, game) for game in study.games),
-            "median over Peng's and Watkins's arms, without priorities, of the change of score by the estimator "
-            f"(against {CACHED}), minus the change by the cache itself ({CACHED} against {BASELINE}); both absolute, "
-            "which noise makes larger; bootstrap over seeds",
+            "median over Peng's and Watkins's arms, without priorities, of the change in score due to the estimator "
+            f"(against {CACHED}), minus the change due to the cache itself ({CACHED} against {BASELINE}); both are "
+            "absolute values, which noise makes larger; bootstrap over seeds",
         ),
         make_claim(
             "The cache can be more computationally efficient than a target network (section 5)",
             some,
             speed_comparisons({"MinAtar's and CartPole's networks": ("minatar", "cartpole"), "Atari's": ("atari",)}),
-            "steps per second of `dqn-lambda` over those of `dqn` in the same round of `python -m benchmarks.speed` "
-            "([performance.md](performance.md)); geometric mean over rounds, with 1 and with 8 environments (Student)",
+            "steps per second of `dqn-lambda` divided by those of `dqn` in the same round of `python -m "
+            "benchmarks.speed` ([performance.md](performance.md)); geometric mean over rounds, with 1 and with 8 "
+            "environments (Student)",
         ),
     ]
 
@@ -376,7 +377,7 @@ def matters_more(study: Results, game: str) -> Comparison:
 
 
 def speed_comparisons(groups: Mapping[str, Sequence[str]]) -> list[Comparison]:
-    """Steps per second of DQN(λ) over those of DQN, over all rounds of the benchmark's workloads in a group."""
+    """Steps per second of DQN(λ) divided by those of DQN, over all rounds of the workloads in a group."""
     rows = json.loads(BENCHMARK.read_text(encoding="utf-8"))["speed"]
     samples = {(row["workload"], row["envs"], row["contender"]): np.array(row["samples"]) for row in rows}
     found = []
@@ -389,18 +390,18 @@ def speed_comparisons(groups: Mapping[str, Sequence[str]]) -> list[Comparison]:
 
 
 def mean_ratio(ratios: Floats, comparisons: int) -> Estimate:
-    """Geometric mean, with Student's interval of the logarithms."""
+    """Geometric mean, with Student's interval for the logarithms."""
     logarithms = difference_of_means(np.log(ratios), np.zeros(len(ratios)), comparisons)
     return Estimate(*np.exp([logarithms.value, logarithms.low, logarithms.high]))
 
 
 def claim_table(claims: Sequence[Claim]) -> str:
     rows = [f"| {claim.text} | {claim.verdict} | {claim.numbers} |" for claim in claims]
-    return "\n".join(["| the paper says | here | by these numbers |", "|---|---|---|", *rows]) + "\n"
+    return "\n".join(["| the paper says | here | based on |", "|---|---|---|", *rows]) + "\n"
 
 
 def score_table(study: Results) -> str:
-    """Mean final score ± standard error, and over all games, with runs enough, what aggregate.csv holds; best first."""
+    """Mean final score ± standard error and, if there are enough runs, the totals in aggregate.csv; best first."""
     runs = {game: {len(study.finals(game, arm)) for arm in study.arms} for game in study.games}
     header = [f"{short(game)} (n = {few_to_many(found)})" for game, found in runs.items()]
     totals = {row["arm"]: row for row in study.aggregate} if is_enough([min(found) for found in runs.values()]) else {}
@@ -442,7 +443,7 @@ def short(game: str) -> str:
 
 
 def origin(study: Results) -> str:
-    """How much was run, and by which code."""
+    """How much was run, and with which commit."""
     seeds = {len(study.finals(game, arm)) for game in study.games for arm in study.arms}
     commits = ", ".join(sorted({f"`{row['commit'][:12]}`" for row in study.finished}))
     is_whole = len(study.finished) == len(study.runs)
@@ -468,9 +469,9 @@ def make_tables() -> str:
 
 
 def put_into(page: str, tables: str) -> str:
-    """The page with other tables between its two marks."""
+    """The page with these tables between its two marks."""
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(END) < page.index(BEGIN):
-        raise SystemExit(f"{PAGE.name} must hold these two lines once each, in this order:\n{BEGIN}{END}")
+        raise SystemExit(f"{PAGE.name} must contain these two lines once each, in this order:\n{BEGIN}{END}")
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}"
 

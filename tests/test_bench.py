@@ -296,8 +296,8 @@ def test_what_cannot_be_measured_is_left_out_with_a_sentence(
     assert "preset classic, 50,000 steps" in said.out
     assert "NoSuchEnvironment" not in said.out
     sentences = " ".join(said.err.split())
-    assert "NoSuchEnvironment-v0, dqn-lambda, --envs 1, --threads 1 is left out: " in sentences
-    assert "CartPole-v1, dqn-lambda, --envs 8, --threads 1 is left out: cache.refresh_every (100)" in sentences
+    assert "skipped NoSuchEnvironment-v0, dqn-lambda, --envs 1, --threads 1: " in sentences
+    assert "skipped CartPole-v1, dqn-lambda, --envs 8, --threads 1: cache.refresh_every (100)" in sentences
     monkeypatch.setattr(bench, "ENVIRONMENTS", ("NoSuchEnvironment-v0",))
     assert main(["bench", "--seconds", "0.01", "--threads", "1"]) == 2
     assert "NoSuchEnvironment-v0" in capsys.readouterr().err.splitlines()[-1]

@@ -1,1 +1,1 @@
-"""Training speed at equal settings, ours and our peers': python -m benchmarks.speed, from the repository's root."""
+"""Our training speed against our peers' at equal settings: run python -m benchmarks.speed from the repository root."""

@@ -1,8 +1,6 @@
-"""Speed on this machine, ours and that of the peers that are installed.
+"""Compare training speed on this machine with the peers that are installed. Run from the repository root:
 
-    python -m benchmarks.speed [--quick] [--out DIRECTORY]
-
-from the repository's root.
+python -m benchmarks.speed [--quick] [--out DIRECTORY]
 """
 
 from __future__ import annotations
@@ -23,28 +21,28 @@ from lambda_replay.errors import ConfigError
 
 SET_BY_QUICK = ("envs", "threads", "cores", "repeats", "seconds", "memory_sizes")
 QUICK_CONTENDERS = ("dqn-lambda", "dqn", "sb3")
-PLAIN_WIDTH = 140  # characters of a line where there is no terminal
+PLAIN_WIDTH = 140  # characters per line if there is no terminal
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Measure training speed at equal settings, beside the peers that are installed (the extra bench)."""
+    """Compare training speed at equal settings with the peers that are installed (the extra bench)."""
 
     workloads: tuple[str, ...] = tuple(WORKLOADS)  # networks to measure
-    contenders: tuple[str, ...] = tuple(CONTENDERS)  # who takes part; who is not installed is left out
-    envs: tuple[int, ...] = (1, 8)  # numbers of environments in lock-step
+    contenders: tuple[str, ...] = tuple(CONTENDERS)  # who takes part; those not installed are skipped
+    envs: tuple[int, ...] = (1, 8)  # numbers of environments (in lock-step)
     threads: tuple[int, ...] = (1, 2)  # arithmetic threads to try; each contender is reported with its best
-    cores: int = 2  # cores that every measurement is pinned to
+    cores: int = 2  # cores to which every measurement is pinned
     repeats: int = 3  # interleaved rounds
     seconds: float = 2.5  # timed per measurement; twice as long on the Atari network
-    memory_sizes: tuple[int, ...] = (100_000, 300_000, 1_000_000)  # slots, for the cost of a refresh; needs RAM
+    memory_sizes: tuple[int, ...] = (100_000, 300_000, 1_000_000)  # slots, to measure the cost of a refresh; needs RAM
     quick: bool = False  # about a minute: one environment, one core, one short round; ours and Stable-Baselines3 only
     out: Path | None = None  # directory for bench.json and bench.png
-    json: bool = False  # one JSON object on standard output instead of tables
+    json: bool = False  # print one JSON object instead of tables
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Run the comparison and return the exit code."""
     try:
         return run(sys.argv[1:] if arguments is None else list(arguments))
     except ConfigError as error:
@@ -74,21 +72,21 @@ def run(arguments: list[str]) -> int:
 
 
 def make_plan(options: BenchOptions) -> Plan:
-    """The plan of the options, cut short where ``quick`` says so."""
+    """The plan for the options, shortened if ``quick`` is set."""
     unknown = [name for name in options.workloads if name not in WORKLOADS]
     if unknown:
         raise ConfigError(f"there is no workload {unknown[0]!r}; choose one of {', '.join(WORKLOADS)}.")
     if not options.workloads or not options.contenders:
-        raise ConfigError("--workloads or --contenders is empty; name one or more of each.")
+        raise ConfigError("--workloads or --contenders is empty; name at least one of each.")
     workloads = tuple(WORKLOADS[name] for name in options.workloads)
     if options.quick:
         changed = [name for name in SET_BY_QUICK if getattr(options, name) != getattr(BenchOptions(), name)]
         if changed:
-            raise ConfigError(f"--quick sets --{changed[0].replace('_', '-')} itself; leave out one of the two.")
+            raise ConfigError(f"--quick sets --{changed[0].replace('_', '-')} itself; omit one of the two.")
         contenders = tuple(name for name in options.contenders if name in QUICK_CONTENDERS)
         if not contenders:
             raise ConfigError(
-                f"--quick measures {', '.join(QUICK_CONTENDERS)} only; name one of them, or leave it out."
+                f"--quick measures only {', '.join(QUICK_CONTENDERS)}; name one of them, or omit --quick."
             )
         return Plan(workloads, contenders, (1,), (1,), 1, 0.4, 1, memory_sizes=(20_000,))
     return Plan(
@@ -109,7 +107,7 @@ def _write(results: dict[str, object], directory: Path, notes: Console) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "bench.json").write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
     draw_speed(results, directory / "bench.png")
-    notes.print(f"written: {directory / 'bench.json'} and {directory / 'bench.png'}", markup=False)
+    notes.print(f"wrote {directory / 'bench.json'} and {directory / 'bench.png'}", markup=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Our environments as gymnasium environments, so that every peer steps the very same emulator; only peers need it."""
+"""Our environments as Gymnasium environments, so that the peers step exactly the same emulator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lambda_replay.training.playing import LARGEST_SEED
 class GymnasiumAdapter(gymnasium.Env[NDArray[Any], Any]):
     """One of our environments with stacked states: pixels uint8 [4, 84, 84], planes uint8 [C, 10, 10], vectors float32.
 
-    A lost life ends the episode but not the game: the next reset goes on with the game, as in our own loop.
+    A lost life ends the episode but not the game: the next reset continues the game, as in our own loop.
     """
 
     def __init__(self, config: RunConfig, seed: int) -> None:
@@ -40,7 +40,7 @@ class GymnasiumAdapter(gymnasium.Env[NDArray[Any], Any]):
                 self._rng = np.random.default_rng(seed)
             newest = self._environment.reset(int(self._rng.integers(LARGEST_SEED)))
             self._is_game_over = False
-        elif self._history == 1:  # nothing to forget
+        elif self._history == 1:  # no history to clear
             return self._state, {}
         return self._stack(newest, np.zeros_like(self._state)), {}
 
@@ -54,7 +54,7 @@ class GymnasiumAdapter(gymnasium.Env[NDArray[Any], Any]):
         self._environment.close()
 
     def _stack(self, observation: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
-        """A new array, which the caller may keep."""
+        """Returns a new array, which the caller may keep."""
         if self._history == 1:
             planes = np.moveaxis(observation, -1, 0) if self._is_planes else observation
             self._state = np.ascontiguousarray(planes, dtype=self._state.dtype)
@@ -76,5 +76,5 @@ class GymnasiumAdapter(gymnasium.Env[NDArray[Any], Any]):
 
 
 def make_adapters(config: RunConfig) -> list[GymnasiumAdapter]:
-    """One adapter per environment of the config, each with seeds of its own."""
+    """One adapter per environment of the config, each with its own seeds."""
     return [GymnasiumAdapter(config, seed=config.seed + index) for index in range(config.envs)]

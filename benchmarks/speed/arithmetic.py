@@ -1,4 +1,4 @@
-"""The machine's sgemm peak and the arithmetic an algorithm needs per agent step: together the bound on its speed."""
+"""The machine's peak sgemm speed and the arithmetic per agent step, which together bound an algorithm's speed."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from lambda_replay.envs import make_environment
 
 T = TypeVar("T")
 MATRIX_SIZES = (512, 1024, 1536)
-BESIDE_SECONDS = 0.4  # of products before a measurement, and as long after it
+BESIDE_SECONDS = 0.4  # of matrix products before each measurement, and again after it
 
 
 def sgemm_peak(seconds: float) -> float:
-    """Floating-point operations per second of the best square float32 matrix product, with torch's present threads."""
+    """The highest FLOP/s of a square float32 matrix product, with torch's current number of threads."""
     return max(max(_sgemm_speeds(size, seconds / len(MATRIX_SIZES))) for size in MATRIX_SIZES)
 
 
 def _sgemm_speeds(size: int, seconds: float) -> list[float]:
-    """Operations per second of one product after another."""
+    """Operations per second of each of a series of products."""
     left, right, product = torch.rand(size, size), torch.rand(size, size), torch.empty(size, size)
     torch.mm(left, right, out=product)
     speeds, end = [], time.perf_counter() + seconds
@@ -45,9 +45,9 @@ def _sgemm_speeds(size: int, seconds: float) -> list[float]:
 
 
 def sgemm_beside(measure: Callable[[], T], threads: int) -> tuple[T, float]:
-    """What ``measure`` gives, and the operations per second of matrix products directly before and after it.
+    """The result of ``measure``, and the operations per second of matrix products directly before and after it.
 
-    That is what the machine had to give at that time: on a shared one it differs from its peak, and from minute to
+    This shows what the machine could do at that time: on a shared machine it differs from the peak, and from minute to
     minute.
     """
     before = _sustained_sgemm(threads)
@@ -66,8 +66,8 @@ def _sustained_sgemm(threads: int) -> float:
 def flops_per_step(job: Job) -> dict[str, Any]:
     """Operations per agent step: acting, training, and the refresh or the target network's share.
 
-    A state's training is its forward pass twice more for the two gradients, less the first layer's input gradient,
-    which nobody needs. Operations that are not in matrix products (Adam, ReLU) are not counted.
+    Training on a state costs its forward pass and twice as much again for the two gradients, minus the first layer's
+    input gradient, which is not needed. Operations outside matrix products (Adam, ReLU) are not counted.
     """
     environment = make_environment(run_config(job))
     spec = environment.spec

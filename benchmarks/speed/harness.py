@@ -1,7 +1,7 @@
-"""The benchmark as a whole: rounds over all contenders, each measurement in a process of its own, and the results.
+"""Runs the whole benchmark: rounds over all contenders, with each measurement in its own process, and the results.
 
-A noisy machine shall not decide: contenders take turns within a round, the order is reversed in every other round, and
-ratios are taken between measurements of the same round.
+To reduce the effect of noise, contenders take turns within a round, every other round reverses the order, and ratios
+are taken between measurements of the same round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lambda_replay.rundir.resources import SLOT_FIELDS_BYTES, available_ram
 
 Say = Callable[[str], None]
 ROOT = Path(__file__).resolve().parents[2]  # of the repository
-PATIENCE = 300.0  # seconds that a measurement may take beyond what it was asked for
+PATIENCE = 300.0  # seconds that a measurement may take beyond the time it was asked for
 PACKAGES = (
     "torch",
     "numpy",
@@ -49,7 +49,7 @@ PACKAGES = (
 )
 ARITHMETIC_PARTS = {"acting": "acting", "refresh: forward": "refresh", "training: step": "training"}
 MOST_SECONDS = 3600.0  # of one measurement
-LARGEST_COUNT = 10_000  # of anything that is counted
+LARGEST_COUNT = 10_000  # of repeats, cores, environments or threads
 SMALLEST_MEMORY, LARGEST_MEMORY = 1_000, 10**12  # slots
 FRAME_BYTES = 84 * 84 + SLOT_FIELDS_BYTES  # of a slot in a memory of Atari frames
 
@@ -80,20 +80,22 @@ class Plan:
                 given = " ".join(map(str, values)) or "empty"
                 raise ConfigError(f"--{name} is {given}; give whole numbers from 1 to {LARGEST_COUNT}.")
         if not all(SMALLEST_MEMORY <= slots <= LARGEST_MEMORY for slots in self.memory_sizes):
-            raise ConfigError(f"--memory-sizes are {SMALLEST_MEMORY} to {LARGEST_MEMORY} slots; give such numbers.")
+            raise ConfigError(
+                f"--memory-sizes is out of range; give numbers of slots from {SMALLEST_MEMORY} to {LARGEST_MEMORY}."
+            )
         if max(self.threads) > self.cores or self.cores > len(allowed_cores()):
             raise ConfigError(
-                f"{max(self.threads)} threads on {self.cores} cores were asked for, but this process may use "
-                f"{len(allowed_cores())}; lower --threads or --cores."
+                f"{max(self.threads)} threads on {self.cores} cores do not fit: threads may not exceed cores, and this "
+                f"process may use {len(allowed_cores())}; lower --threads or --cores."
             )
 
 
 class Fault(Exception):
-    """A measurement failed; its sentence says why."""
+    """A measurement failed; the message says why."""
 
 
 def run_plan(plan: Plan, say: Say) -> dict[str, Any]:
-    """Measure everything; ``say`` is told what is going on. The result is plain values, for JSON."""
+    """Measure everything, reporting progress to ``say``; returns plain values for JSON."""
     runner = _Runner(plan, say)
     skipped = {name: _missing(name) for name in plan.contenders if not is_available(CONTENDERS[name])}
     for sentence in skipped.values():
@@ -123,11 +125,11 @@ def run_plan(plan: Plan, say: Say) -> dict[str, Any]:
 
 
 def _missing(name: str) -> str:
-    return f"{name} is left out: {CONTENDERS[name].package} is not installed (pip install -e '.[bench]')."
+    return f"skipped {name}: {CONTENDERS[name].package} is not installed (pip install -e '.[bench]')."
 
 
 Key = tuple[str, int]  # workload, environments
-Samples = dict[str, list[dict[str, Any]]]  # contender -> one measurement per round, of its best number of threads
+Samples = dict[str, list[dict[str, Any]]]  # contender -> one measurement per round, with its best number of threads
 
 
 class _Runner:
@@ -140,7 +142,7 @@ class _Runner:
         self._known_flops: dict[tuple[str, str], dict[str, Any]] = {}
 
     def rounds(self, contenders: list[str]) -> tuple[dict[int, list[float]], dict[Key, Samples]]:
-        """Peaks by threads and samples by workload; from the second round on only with the threads that were best."""
+        """Peaks by threads and samples by workload; after the first round, only the best number of threads is used."""
         peaks: dict[int, list[float]] = {threads: [] for threads in self._plan.threads}
         samples: dict[Key, Samples] = {}
         for number in range(self._plan.repeats):
@@ -178,7 +180,7 @@ class _Runner:
         return {"threads": job.threads, **values}
 
     def add_bounds(self, rows: list[dict[str, Any]], peak: dict[int, float]) -> None:
-        """To each row the arithmetic of its algorithm, and the share of the machine's peak that its speed comes to."""
+        """Add to each row its algorithm's arithmetic and the share of the machine's peak that it reaches."""
         for row in rows:
             flops = self._flops(row)["total"]
             row["flops_per_step"] = flops
@@ -188,7 +190,7 @@ class _Runner:
             row["share_of_bound_then"] = statistics.median(speed * flops / sgemm for speed, sgemm in pairs)
 
     def _flops(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The operations per agent step of a row's algorithm, in all and by part."""
+        """The operations per agent step of a row's algorithm, in total and by part."""
         kind = row["workload"], CONTENDERS[row["contender"]].agent
         if kind not in self._known_flops:
             workload = next(workload for workload in self._plan.workloads if workload.name == row["workload"])
@@ -197,7 +199,7 @@ class _Runner:
         return self._known_flops[kind]
 
     def parts(self, speed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Where the time of dqn-lambda goes, for each of its rows, with the same number of threads."""
+        """Where dqn-lambda spends its time, for each of its rows, with the same number of threads."""
         found = []
         workloads = {workload.name: workload for workload in self._plan.workloads}
         for row in speed:
@@ -224,13 +226,11 @@ class _Runner:
         return found
 
     def memory_sizes(self) -> list[dict[str, Any]]:
-        """Cost of a refresh against the size of the memory, as far as it fits into RAM."""
+        """The cost of a refresh by size of the memory, for the sizes that fit into RAM."""
         found = []
         for slots in self._plan.memory_sizes:
             if slots * FRAME_BYTES > 0.7 * available_ram():
-                self.faults[f"memory of {slots}"] = (
-                    f"a memory of {slots:,} slots is left out: it does not fit into RAM."
-                )
+                self.faults[f"memory of {slots}"] = f"skipped a memory of {slots:,} slots: it does not fit into RAM."
                 continue
             self._say(f"refresh from a memory of {slots:,} slots")
             blocks = max(1, self._plan.paper_blocks // 10)
@@ -251,7 +251,7 @@ class _Runner:
 def run_task(
     task: str, arguments: dict[str, Any], threads: int, cores: Sequence[int], seconds: float = 0.0
 ) -> dict[str, Any]:
-    """One task of worker.py in a new process, pinned to the cores."""
+    """Run one task of worker.py in a new process, pinned to the cores."""
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "result.json"

@@ -1,4 +1,4 @@
-"""What one process measures, and the cores that it does so on."""
+"""What one process measures, and the cores it runs on."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lambda_replay.training.speed import Stopwatch
 
 
 class Measurement(NamedTuple):
-    """What one process measured of one contender."""
+    """What one process measured for one contender."""
 
     steps_per_second: float
     steps: int
     seconds: float
     peak_bytes: int  # of the whole process
     replay_bytes_per_step: float
-    parameters: int  # of the network that is trained
+    parameters: int  # of the trained network
 
 
 def measurement(stopwatch: Stopwatch, *, replay_bytes_per_step: float, parameters: int) -> Measurement:
-    """What a stopwatch that is over says, with the memory that this process has needed."""
+    """The result of a finished stopwatch, with the peak memory of this process."""
     speed = stopwatch.steps_per_second
     return Measurement(
         speed, stopwatch.steps, stopwatch.seconds, peak_memory_bytes(), replay_bytes_per_step, parameters
@@ -30,9 +30,9 @@ def measurement(stopwatch: Stopwatch, *, replay_bytes_per_step: float, parameter
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process ever had resident."""
+    """The peak resident memory of this process."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the parent had before the exec
+    if status.exists():  # getrusage would include the parent's memory before the exec
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     import resource
@@ -49,6 +49,6 @@ def allowed_cores() -> list[int]:
 
 
 def pin(cores: list[int]) -> None:
-    """Keep this process on the cores, where the system can do that."""
+    """Pin this process to the cores, if the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

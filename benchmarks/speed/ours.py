@@ -1,4 +1,4 @@
-"""Measures lambda-replay itself: the run that ``lambda-replay train`` starts, logs and all."""
+"""Measures lambda-replay itself: the run that ``lambda-replay train`` starts, logs included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lambda_replay.training.speed import Stopwatch, time_run
 
 
 def measure(job: Job) -> Measurement:
-    """Steps per second over whole cycles, from one refresh (or target copy) to another; the first one is warm-up."""
+    """Steps per second over whole cycles between refreshes (or target copies); the first cycle is the warm-up."""
     config = run_config(job)
     stopwatch = Stopwatch(config.memory.start + job.workload.refresh_every, job.seconds)
     run = time_run(config, stopwatch)

@@ -1,4 +1,4 @@
-"""Where the time of ``dqn-lambda`` goes: each room timed by itself, at the settings of a workload, per agent step."""
+"""Where ``dqn-lambda`` spends its time: each part timed separately, per agent step, at the settings of a workload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lambda_replay.replay.estimators import explain
 from lambda_replay.training.assembly import Assembly, assemble, make_environments
 from lambda_replay.training.loop import Boundary
 
-NUM_MINIBATCHES = 32  # gathered once, then trained on again and again
+NUM_MINIBATCHES = 32  # gathered once, then trained on repeatedly
 
 
 def measure_parts(job: Job) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _acting(assembly: Assembly, config: RunConfig, budget: float) -> dict[str, f
 
 
 class _Player:
-    """Plays random actions for ever."""
+    """Plays random actions forever."""
 
     def __init__(self, environment: Environment, rng: np.random.Generator) -> None:
         self._environment, self._rng = environment, rng
@@ -79,7 +79,7 @@ class _Player:
 def _refresh(
     assembly: Assembly, config: RunConfig, network: QNetwork, budget: float
 ) -> tuple[dict[str, float], Promoted, Cache]:
-    """Gathering and forward passes of one chunk of states, scaled up; all of the rest."""
+    """Time gathering and forward passes on one chunk of states, scaled up, and everything else in full."""
     memory, settings, every = assembly.memory, _settings(config).cache, _settings(config).cache.refresh_every
     blocks = promote(
         memory,
@@ -113,12 +113,12 @@ def _refresh(
 
 @dataclass(frozen=True)
 class KnownCritic:
-    """A critic whose answer is known, so that the rest of a refresh can be timed by itself."""
+    """A critic with a precomputed answer, so that the rest of a refresh can be timed separately."""
 
     block: Block
 
     def evaluate(self, blocks: Promoted) -> Block:
-        return replace(self.block)  # a new record: one remembers what was computed from it
+        return replace(self.block)  # a new record, because a record caches what was computed from it
 
 
 def _training(config: RunConfig, network: QNetwork, blocks: Promoted, cache: Cache, budget: float) -> dict[str, float]:
@@ -143,7 +143,7 @@ def _training(config: RunConfig, network: QNetwork, blocks: Promoted, cache: Cac
 
 
 def seconds_per_call(function: Callable[[], object], budget: float, chunks: int = 5) -> float:
-    """Median seconds of a call over several chunks of calls, after a warm-up, within about ``budget`` seconds."""
+    """Median seconds per call over several chunks of calls after a warm-up, in about ``budget`` seconds."""
     function()
     began = time.perf_counter()
     function()

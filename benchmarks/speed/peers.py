@@ -1,7 +1,7 @@
-"""Measures the peers, each with its own DQN, replay buffer and vector environment; all are imported only when measured.
+"""Measures the peers, each with its own DQN, replay buffer and vector environment; imports each only to measure it.
 
-Every ``steps_per_collection`` agent steps come ``updates_per_collection`` updates. The peers are loaded by name because
-they are optional, and the type checker must not need them.
+``updates_per_collection`` updates follow every ``steps_per_collection`` agent steps. The peers are loaded by name
+because they are optional and the type checker must not need them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _measure_sb3(job: Job) -> Measurement:
 
 
 class _TianshouNetwork(nn.Module):
-    """Tianshou hands over arrays and wants a hidden state back."""
+    """Tianshou passes arrays and expects a hidden state in return."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def _measure_tianshou(job: Job) -> Measurement:
         target_update_freq=job.workload.refresh_every // 4,
         is_double=False,
     )
-    # Stacked pixels are stored once, as in Tianshou's own Atari examples.
+    # Stores each frame only once, as in Tianshou's own Atari examples.
     once = {"stack_num": job.workload.history, "ignore_obs_next": True, "save_only_last_obs": True}
     buffer = data.VectorReplayBuffer(job.workload.capacity, job.envs, **(once if job.workload.history > 1 else {}))
     environments = env.DummyVectorEnv([lambda adapter=adapter: adapter for adapter in adapters])
@@ -149,7 +149,7 @@ def _measure_tianshou(job: Job) -> Measurement:
 
 
 def _batch_bytes(batch: Any) -> int:
-    """Bytes of all arrays in a Tianshou batch, which may hold batches."""
+    """Bytes of all arrays in a Tianshou batch, which may contain other batches."""
     values = list(batch.values())
     arrays = sum(value.nbytes for value in values if isinstance(value, np.ndarray))
     return arrays + sum(_batch_bytes(value) for value in values if hasattr(value, "values"))

@@ -1,4 +1,4 @@
-"""The results as a picture: a panel per workload and number of environments, a bar per contender."""
+"""Draws the results: one panel per workload and number of environments, one bar per contender."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INK, FAINT = "#24292f", "#6b737c"
 
 
 def draw_speed(results: dict[str, Any], path: Path) -> None:
-    """Write the picture of the training speeds; the labels are steps per second and the ratio to Stable-Baselines3."""
+    """Plot the training speeds, labelled with steps per second and the ratio to Stable-Baselines3."""
     load_extra("matplotlib").use("Agg")
     pyplot = load_extra("matplotlib.pyplot")
     panels = groups(results["speed"])

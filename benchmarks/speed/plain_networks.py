@@ -1,4 +1,4 @@
-"""The networks as a user of a peer would write them: layer for layer ours, with none of our tuning."""
+"""The networks as a user of a peer would write them: the same layers as ours, with none of our tuning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.speed.workloads import HIDDEN
 
 
 class Scale(nn.Module):
-    """States as floats, pixels brought to [0, 1]."""
+    """Converts states to floats and scales pixels to [0, 1]."""
 
     def __init__(self, divisor: float) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def mlp_layers(inputs: int, num_actions: int) -> list[nn.Module]:
 
 
 def plain_network(kind: str, state_shape: tuple[int, ...], num_actions: int) -> nn.Sequential:
-    """The network of a workload for batches of states."""
+    """The network of a workload, for batches of states."""
     if kind == "atari":
         return nn.Sequential(Scale(255), *atari_layers(num_actions))
     if kind == "minatar":

@@ -1,4 +1,4 @@
-"""What one refresh costs: recursions and sampling at the paper's size, and the gathering as the memory grows."""
+"""What one refresh costs: recursion and sampling at the paper's size, and gathering as the memory grows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PAPER_STATES = PAPER_BLOCKS * (PAPER_LENGTH + 1)
 NUM_ACTIONS = 6
 FRAME = (84, 84)
 HISTORY = 4
-FILL_PATTERN = 997  # slots: a prime, so that the pattern never falls in step with blocks
+FILL_PATTERN = 997  # slots; a prime, so that the pattern never aligns with blocks
 
 
 def measure_estimators(
     seconds: float, num_blocks: int = PAPER_BLOCKS, length: int = PAPER_LENGTH, updates: int = PAPER_UPDATES
 ) -> dict[str, Any]:
-    """Seconds of each estimator on [K, L] blocks, of priorities and of drawing all rows of a refresh."""
+    """Seconds for each estimator on [K, L] blocks, for priorities and for drawing all rows of a refresh."""
     budget = seconds / (len(ESTIMATORS) + 3)
     returns = {}
     for name in ESTIMATORS:
@@ -65,7 +65,7 @@ _RANDOM: dict[tuple[int, int], dict[str, Any]] = {}
 
 
 def _block(num_blocks: int, length: int) -> Block:
-    """Random blocks in new records, since a record remembers what was computed from it."""
+    """Random blocks in a new record, because a record caches what was computed from it."""
     if (num_blocks, length) not in _RANDOM:
         rng = np.random.default_rng(0)
         ends = rng.random((num_blocks, length)) < 0.01
@@ -81,9 +81,9 @@ def _block(num_blocks: int, length: int) -> Block:
 
 
 def measure_memory_size(slots: int, seconds: float, num_blocks: int = PAPER_BLOCKS // 10) -> dict[str, Any]:
-    """Seconds of a refresh from a full memory of Atari frames, and of gathering a minibatch from it.
+    """Seconds for a refresh from a full memory of Atari frames, and for gathering a minibatch from it.
 
-    A tenth of the paper's blocks is computed; the seconds are scaled up to all of them.
+    Computes a tenth of the paper's blocks and scales the seconds up to all of them.
     """
     memory = _full_memory(slots)
     module = make_network(NetworkConfig(kind="atari"), (HISTORY, *FRAME), NUM_ACTIONS, seed=0)
@@ -110,7 +110,7 @@ def measure_memory_size(slots: int, seconds: float, num_blocks: int = PAPER_BLOC
 
 
 def _full_memory(slots: int) -> ReplayMemory:
-    """A memory whose every page has been written: pages never written all read the same page of zeros."""
+    """A memory in which every page has been written; unwritten pages would all map to the same page of zeros."""
     memory = ReplayMemory(slots, FRAME, np.uint8, HISTORY)
     pattern = np.random.default_rng(0).integers(256, size=(FILL_PATTERN, *FRAME), dtype=np.uint8)
     for start in range(0, slots, FILL_PATTERN):

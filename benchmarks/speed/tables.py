@@ -1,4 +1,4 @@
-"""The results as tables for a terminal; printing them is the command line's."""
+"""Formats the results as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def headline(workload: str, envs: int) -> str:
 
 
 def groups(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Rows by workload and number of environments, in the order in which they were measured."""
+    """Rows by workload and number of environments, in the order they were measured."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault((row["workload"], row["envs"]), []).append(row)
@@ -34,7 +34,7 @@ def groups(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, A
 
 
 def make_tables(results: dict[str, Any]) -> Iterator[Table]:
-    """Speed, parts, returns and memory sizes; those that were not measured are left out."""
+    """Speed, parts, estimators and memory sizes; omits what was not measured."""
     yield _speed(results)
     if results["parts"]:
         yield _parts(results)
@@ -56,7 +56,7 @@ def _speed(results: dict[str, Any]) -> Table:
         "lowest to highest",
         "× SB3",
         "threads",
-        "of the bound,\nsgemm's best",
+        "of the bound,\nbest sgemm",
         "of the bound,\nsgemm then",
         "memory",
         "replay\nper step",
@@ -84,7 +84,7 @@ def _speed(results: dict[str, Any]) -> Table:
 
 
 def _parts(results: dict[str, Any]) -> Table:
-    table = Table(title="Where the time of dqn-lambda goes: µs per agent step, and share")
+    table = Table(title="Where dqn-lambda spends its time: µs per agent step, and share")
     table.add_column("part")
     for found in results["parts"]:
         table.add_column(f"{found['workload']}\n{found['envs']} env", justify="right")
@@ -99,7 +99,7 @@ def _parts(results: dict[str, Any]) -> Table:
     table.add_section()
     for name in results["parts"][0]["share_of_sgemm"]:
         cells = [f"{100 * found['share_of_sgemm'][name]:.1f} %" for found in results["parts"]]
-        table.add_row(f"{name}, arithmetic of sgemm's", *cells)
+        table.add_row(f"{name}, share of sgemm speed", *cells)
     return table
 
 
@@ -116,7 +116,7 @@ def _estimators(results: dict[str, Any]) -> Table:
     table = Table(title=title)
     table.add_column("")
     table.add_column("ms", justify="right")
-    table.add_column("with priorities and sampling,\nof an Atari refresh's forward passes", justify="right")
+    table.add_column("with priorities and sampling,\nshare of an Atari refresh's forward passes", justify="right")
     drawing = found["priorities_and_sampling_seconds"]
     for name, seconds in found["returns_seconds"].items():
         share = "–" if forward is None else f"{100 * (seconds + drawing) / forward:.2f} %"
@@ -128,7 +128,7 @@ def _estimators(results: dict[str, Any]) -> Table:
 
 
 def _memory_sizes(results: dict[str, Any]) -> Table:
-    table = Table(title="One refresh of the paper's size against the memory it is read from (Atari, one core)")
+    table = Table(title="One refresh of the paper's size, by size of the memory (Atari, one core)")
     for name in ("slots", "memory", "gathering", "forward passes", "gathering's share", "one minibatch"):
         table.add_column(name, justify="right")
     for size in results["memory_sizes"]:

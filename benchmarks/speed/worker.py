@@ -1,7 +1,7 @@
-"""The process in which one thing is measured: ``python -m benchmarks.speed.worker TASK``.
+"""The process that makes one measurement: ``python -m benchmarks.speed.worker TASK``.
 
 Reads one JSON object ``{"cores": [...], "threads": n, "result": FILE, "arguments": {...}}`` from standard input and
-writes a JSON object to FILE: standard output belongs to the peers, some of which like to print.
+writes a JSON object to FILE, not to standard output, because some peers print there.
 """
 
 from __future__ import annotations

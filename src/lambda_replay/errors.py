@@ -1,10 +1,10 @@
-"""Errors that users see as one sentence; our own mistakes are assertions."""
+"""Errors that users see as one sentence; bugs of our own are assertions."""
 
 
 class ConfigError(ValueError):
     """A mistake by the caller: one sentence that names the setting, its value and the remedy.
 
-    ``settings`` names the settings at fault, most likely first, so that a study file's line can be shown.
+    ``settings`` names the settings at fault, most likely first, so that the line of a study file can be shown.
     """
 
     def __init__(self, sentence: str, *settings: str) -> None:
@@ -13,7 +13,7 @@ class ConfigError(ValueError):
 
 
 class DivergenceError(ConfigError):
-    """Training diverged: its numbers are no longer finite, because of the caller's settings."""
+    """Training diverged under the caller's settings: its numbers are no longer finite."""
 
 
 class EnvironmentFault(RuntimeError):
@@ -24,7 +24,7 @@ class EnvironmentFault(RuntimeError):
 
     def __init__(self, did: str, remedy: str = "fix the environment") -> None:
         super().__init__(did)
-        self.when = ""  # filled in by the code that plays the game, which knows the step: "at step 100"
+        self.when = ""  # set by the code that plays the game, which knows the step: "at step 100"
         self.remedy = remedy
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class EnvironmentFault(RuntimeError):
 
 
 class DamageError(RuntimeError):
-    """A file of a run is missing or not what was written; one sentence names it."""
+    """A file of a run is missing or differs from what was written; one sentence names it."""
 
 
 def diverged(what: str) -> DivergenceError:

@@ -1,4 +1,4 @@
-"""The command ``bench``: how fast training is on this machine, and how long a run of each preset would take."""
+"""The ``bench`` command: how fast training is on this machine, and how long a run of each preset would take."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import PRESETS, default_preset, make_config
 from lambda_replay.training.speed import Stopwatch, time_run
 
-ENVIRONMENTS = ("atari/breakout", "minatar/breakout", "CartPole-v1")  # one for the network of each preset
-LARGEST_COUNT = 1_000  # environments, or threads
+ENVIRONMENTS = ("atari/breakout", "minatar/breakout", "CartPole-v1")  # one per preset, for its network
+LARGEST_COUNT = 1_000  # of environments or threads
 MOST_SECONDS = 3_600.0
-CYCLE = 200  # agent steps: longer cycles are cut to about so many, learning in proportion
-START, CAPACITY = 2_000, 20_000  # agent steps of random play, and slots of the memory, at the least
+CYCLE = 200  # agent steps: longer cycles are cut to about this many, with learning in proportion
+START, CAPACITY = 2_000, 20_000  # minimum agent steps of random play and minimum memory slots
 ENDLESS = 10**9  # agent steps; the stopwatch ends the run
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Measure how fast training is on this machine, and say how long a run of each preset would take."""
+    """Measure how fast training is on this machine and estimate how long a run of each preset would take."""
 
-    envs: tuple[int, ...] = (1,)  # numbers of environments in lock-step to try
+    envs: tuple[int, ...] = (1,)  # numbers of environments (in lock-step) to try
     threads: tuple[int, ...] = (1, 2)  # numbers of arithmetic threads to try
-    seconds: float = 3.0  # timed per row, and whole cycles of acting and learning
-    json: bool = False  # one JSON object on standard output instead of a table
+    seconds: float = 3.0  # minimum timed per row, in whole cycles of acting and learning
+    json: bool = False  # print one JSON object instead of a table
 
 
 @dataclass(frozen=True)
 class Speed:
-    """A row of the table."""
+    """One row of the table."""
 
     env: str
     preset: str
@@ -60,8 +60,8 @@ def run(arguments: list[str]) -> int:
         notes.print(f"measuring {what}", style="dim", markup=False)
         try:
             speeds.append(measure(replace(preset, envs=envs, threads=threads), options.seconds))
-        except ConfigError as error:  # a game is not installed, or the preset does not suit so many environments
-            left_out.append(f"{what} is left out: {error}")
+        except ConfigError as error:  # a game is not installed, or the preset does not work with this many environments
+            left_out.append(f"skipped {what}: {error}")
     if not speeds:
         raise ConfigError(left_out[0])
     if options.json:
@@ -84,12 +84,12 @@ def _check(options: BenchOptions) -> None:
 
 
 def _presets() -> list[RunConfig]:
-    """Every agent that a preset knows, in an environment of the preset."""
+    """Every agent of every preset, each in one of the preset's environments."""
     return [make_config(env, agent=agent) for env in ENVIRONMENTS for agent in PRESETS[default_preset(env)].agents]
 
 
 def measure(config: RunConfig, seconds: float) -> Speed:
-    """The speed of a run of this config, learning from its first timed step, and the time that all its steps take."""
+    """Time a run of this config, learning from the first timed step, and estimate the time for all its steps."""
     small, has_cycles = shorten(config)
     stopwatch = Stopwatch(small.memory.start + (small.algorithm.boundary_every if has_cycles else CYCLE), seconds)
     time_run(small, stopwatch, has_cycles=has_cycles)
@@ -107,9 +107,9 @@ def measure(config: RunConfig, seconds: float) -> Speed:
 
 
 def shorten(config: RunConfig) -> tuple[RunConfig, bool]:
-    """The config with short cycles, in which acting and learning keep their proportions, and a small memory in RAM.
+    """The config with a small memory in RAM and short cycles that keep the proportions of acting and learning.
 
-    Also whether it has cycles at all, or its learning is spread evenly over its steps.
+    Also returns whether it has cycles at all; otherwise its learning is spread evenly over its steps.
     """
     kind, whole = agent_kind(config.agent), config.algorithm.boundary_every
     share = next(share for share in range(max(1, whole // CYCLE), 0, -1) if whole % (share * config.envs) == 0)
