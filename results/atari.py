@@ -97,7 +97,9 @@ def collect(run: Path, place: Path) -> None:
     (place / "config.json").write_text((run / "config.json").read_text())
     provenance = run / "provenance.json"
     known: dict[str, Any] = json.loads(provenance.read_text()) if provenance.exists() else {}
-    kept = {name: known[name] for name in ("commit", "versions", "python", "processor", "cores", "notes") if name in known}
+    kept = {
+        name: known[name] for name in ("commit", "versions", "python", "processor", "cores", "notes") if name in known
+    }
     (place / "provenance.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 

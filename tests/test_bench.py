@@ -304,25 +304,26 @@ def test_what_cannot_be_measured_is_left_out_with_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("env", "envs", "cycle", "size", "updates"),
+    ("env", "preset", "envs", "expected"),
     [
         # The paper refreshes 80,000 rows every 10,000 steps and takes 2,500 updates: a fiftieth of all three.
-        ("atari/breakout", 1, 200, 1_600, 50),
-        ("atari/breakout", 8, 200, 1_600, 50),
-        ("atari/breakout", 125, 250, 2_000, 62),  # a fortieth: 200 is no multiple of 125
-        ("minatar/breakout", 8, 200, 3_200, 50),
-        ("CartPole-v1", 1, 100, 4_000, 50),  # as it is
+        ("atari/breakout", "paper", 1, (200, 1_600, 50)),
+        ("atari/breakout", "paper", 8, (200, 1_600, 50)),
+        ("atari/breakout", "paper", 125, (250, 2_000, 62)),  # a fortieth: 200 is no multiple of 125
+        ("atari/breakout", "atari", 8, (200, 800, 50)),
+        ("minatar/breakout", "minatar", 8, (200, 3_200, 50)),
+        ("CartPole-v1", "classic", 1, (100, 4_000, 50)),  # as it is
     ],
 )
 def test_short_cycles_keep_the_proportions_of_the_preset(
-    env: str, envs: int, cycle: int, size: int, updates: int
+    env: str, preset: str, envs: int, expected: tuple[int, int, int]
 ) -> None:
-    small, has_cycles = bench.shorten(replace(make_config(env), envs=envs, threads=1))
+    small, has_cycles = bench.shorten(replace(make_config(env, preset), envs=envs, threads=1))
     assert has_cycles
     assert isinstance(small.algorithm, DQNLambdaConfig)
     cache = small.algorithm.cache
-    assert (cache.refresh_every, cache.size, cache.updates_per_refresh) == (cycle, size, updates)
+    assert (cache.refresh_every, cache.size, cache.updates_per_refresh) == expected  # F, S, updates
     assert (small.memory.storage, small.checkpoint_every) == ("ram", 0)
-    baseline, has_cycles = bench.shorten(replace(make_config(env, agent="dqn"), threads=1))
+    baseline, has_cycles = bench.shorten(replace(make_config(env, preset, "dqn"), threads=1))
     assert not has_cycles  # it learns at every few steps
     assert baseline.memory.start == 2_000

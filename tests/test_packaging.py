@@ -29,7 +29,7 @@ SOURCE = ROOT / "src"
 DISTRIBUTIONS = metadata.packages_distributions()  # import name -> names of distributions
 TINY = [
     "--steps", "300", "--memory.start", "100", "--memory.capacity", "200", "--checkpoint-every", "0",
-    "--cache.size", "80", "--cache.block-length", "8", "--cache.refresh-every", "100", "--cache.updates", "5",
+    "--envs", "1", "--cache.size", "80", "--cache.block-length", "8", "--cache.refresh-every", "100", "--cache.updates", "5",
 ]  # fmt: skip
 STUDY = """
 name = "small"
