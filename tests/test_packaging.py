@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 DISTRIBUTIONS = metadata.packages_distributions()  # import name -> names of distributions
 TINY = [
-    "--steps", "300", "--memory.start", "100", "--memory.capacity", "200", "--checkpoint-every", "0",
-    "--envs", "1", "--cache.size", "80", "--cache.block-length", "8", "--cache.refresh-every", "100", "--cache.updates", "5",
+    "--steps", "300", "--memory.start", "100", "--memory.capacity", "200", "--checkpoint-every", "0", "--envs", "1",
+    "--cache.size", "80", "--cache.block-length", "8", "--cache.refresh-every", "100", "--cache.updates", "5",
 ]  # fmt: skip
 STUDY = """
 name = "small"
