@@ -179,7 +179,7 @@ def catch_config(seed: int) -> RunConfig:
         "optimizer": {"learning_rate": 5e-4, "loss": "huber"},
         "network": {"width": 0.25, "layer_norm": True},
     }
-    return override(make_config("atari/pong"), values)
+    return override(make_config("atari/pong", "paper"), values)
 
 
 def learnt_score(path: Path, seed: int) -> float:
