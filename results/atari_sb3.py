@@ -58,6 +58,11 @@ class GameLog(BaseCallback):
         return elapsed < self._seconds
 
 
+def name_of(game: str) -> str:
+    """Gymnasium's name of a game, as the zoo uses it: space_invaders is SpaceInvadersNoFrameskip-v4."""
+    return game.title().replace("_", "") + "NoFrameskip-v4"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train Stable-Baselines3's DQN with the settings of its zoo.")
     parser.add_argument("--game", default="pong")
@@ -69,8 +74,7 @@ def main() -> None:
     options.out.mkdir(parents=True)
     torch.set_num_threads(options.threads)
     gymnasium.register_envs(ale_py)
-    name = options.game.title().replace("_", "") + "NoFrameskip-v4"
-    environments = VecFrameStack(make_atari_env(name, n_envs=1, seed=options.seed), n_stack=4)
+    environments = VecFrameStack(make_atari_env(name_of(options.game), n_envs=1, seed=options.seed), n_stack=4)
     model = DQN("CnnPolicy", environments, seed=options.seed, device="cpu", **ZOO)
     (options.out / "config.json").write_text(json.dumps({**vars(options), "out": None, **ZOO}, indent=1, default=str))
     model.learn(STEPS, callback=GameLog(options.out / "episodes.csv", options.hours))
