@@ -25,6 +25,7 @@ from lambda_replay.analysis.report import render_report, write_report
 from lambda_replay.analysis.summary import StudySummary, summarise
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.states import State
+from lambda_replay.training.health import MANY_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -368,6 +369,19 @@ def test_the_report_says_first_of_all_that_the_numbers_are_of_the_survivors(tmp_
     assert "<dt>Diverged runs</dt>" in text
     with (tmp_path / "figures" / "runs.csv").open() as file:
         assert sum(row["state"] == "diverged" for row in csv.DictReader(file)) == 4
+
+
+def test_a_sick_run_is_marked_before_the_numbers_and_explained_below(tmp_path: Path) -> None:
+    study = make_study(tmp_path, environments=1, seeds=2, states={})
+    healthy = read(write_report(study, tmp_path / "report.html"))
+    assert "warning" not in healthy.partition("</style>")[2].partition("<script>")[0].lower()
+    rows = [{"step": 100 * number, "q_std_states": 0.0, "td_error_abs_mean": 1.0} for number in range(MANY_ROWS)]
+    (study.runs[0].path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    text = read(write_report(study, tmp_path / "report.html"))
+    assert f"<b>1 of {len(study.runs)} runs has a warning</b>: values or scores say that it does not learn." in text
+    assert text.index("has a warning") < text.index('<section id="summary">')
+    assert text.count('<span class="state warned">warning</span>') == 1
+    assert "Warning: the Q-values no longer depend on the state" in text
 
 
 def test_a_winner_of_which_runs_diverged_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lambda_replay.cli.display import Display, sparkline
 from lambda_replay.config import RunConfig
-from lambda_replay.training.health import HealthMonitor
+from lambda_replay.training.health import HealthMonitor, HealthWarning
 from lambda_replay.training.loop import GameEnd, Loop
 
 
@@ -25,12 +25,27 @@ class Clock:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
-def show(config: RunConfig, clock: Clock, *, is_terminal: bool, seconds_per_event: float = 1.0) -> tuple[str, Loop]:
+class Sick(HealthMonitor):
+    """A run that was sick from the start."""
+
+    @property
+    def warnings(self) -> list[HealthWarning]:
+        return [HealthWarning("score", "the score is too low: try something else")]
+
+
+def show(
+    config: RunConfig,
+    clock: Clock,
+    *,
+    is_terminal: bool,
+    seconds_per_event: float = 1.0,
+    health: HealthMonitor | None = None,
+) -> tuple[str, Loop]:
     """Everything printed by a whole run in which every event takes some seconds."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=is_terminal, width=100, color_system=None, legacy_windows=False)
     loop = make_loop(config, [Scripted("....T......U", num_actions=3)]).loop
-    with Display(config, loop, HealthMonitor(), "the title", console) as display:
+    with Display(config, loop, health or HealthMonitor(), "the title", console) as display:
         for event in loop.run():
             clock.now += seconds_per_event
             display.on_event(event)
@@ -183,3 +198,15 @@ def test_the_panel_counts_down_to_the_next_refresh(monkeypatch: pytest.MonkeyPat
         with Display(config, loop, HealthMonitor(), "title", console):
             pass
         assert re.search(rf"next refresh\s+in {left} steps", file.getvalue()), step
+
+
+def test_a_warning_is_said_once_on_plain_lines_and_as_long_as_it_holds_in_the_panel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, _ = show(tiny_config(), Clock(monkeypatch), is_terminal=False, health=Sick())
+    [line] = [line for line in plain.splitlines() if "warning" in line]
+    assert re.fullmatch(r"warning at step \d+: the score is too low: try something else\.", line)
+    panel, _ = show(tiny_config(), Clock(monkeypatch), is_terminal=True, health=Sick())
+    assert "warning: the score is too low: try something else." in panel
+    healthy, _ = show(tiny_config(), Clock(monkeypatch), is_terminal=True)
+    assert "warning" not in healthy

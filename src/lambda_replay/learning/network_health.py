@@ -54,5 +54,5 @@ def _hidden_layers(module: nn.Module, states: Tensor) -> list[Tensor]:
 
 
 def _dead_share(units: Tensor) -> float:
-    """The share of units [n, ..., units] that are zero everywhere."""
-    return float((units.flatten(0, -2) == 0).all(dim=0).float().mean())
+    """The share of units [n, ..., units], none of them negative, that are zero everywhere."""
+    return float((units.flatten(0, -2).amax(dim=0) == 0).float().mean())
