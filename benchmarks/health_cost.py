@@ -6,7 +6,6 @@ python benchmarks/health_cost.py [--refreshes 20]
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,7 +68,8 @@ def time_refreshes(config: RunConfig, refreshes: int) -> dict[str, float]:
     spec = environments[0].spec
     module = make_network(algorithm.network, config.state_shape(spec.observation_shape), spec.num_actions, seed=0)
     norms = -(-algorithm.cache.updates_per_refresh // NORM_EVERY)
-    means = {name: statistics.mean(seconds[1:]) for name, seconds in taken.items()}  # the first one warms up
+    taken["refresh"].pop(0), taken["units"].pop(0), taken["values"].pop(0)  # these warm up
+    means = {name: sum(seconds) / refreshes for name, seconds in taken.items()}
     return {**means, "norms": norms * time_norm([parameter.detach() for parameter in module.parameters()])}
 
 

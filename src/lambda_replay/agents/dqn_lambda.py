@@ -20,7 +20,7 @@ from lambda_replay.config import CacheConfig, ExplorationConfig, NetworkConfig, 
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
-from lambda_replay.learning.network_health import NUM_STATES, describe_network
+from lambda_replay.learning.network_health import LOOK_EVERY, NUM_STATES, describe_network
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.cache import build_cache
 from lambda_replay.replay.critic import Promoted, QCritic, promote
@@ -99,10 +99,12 @@ class DQNLambda:
             reserve=cache.reserve_slots(self._run.envs),
         )
         priority = self._priority(step)
-        return Work(lambda keeps_going: self._train(blocks, priority, keeps_going), self._adopt)
+        # Refreshes may be so frequent that looking at the network each time would take a few percent of the time.
+        looks = (step - self._run.memory.start) // cache.refresh_every % -(-LOOK_EVERY // cache.refresh_every) == 0
+        return Work(lambda keeps_going: self._train(blocks, priority, keeps_going, looks=looks), self._adopt)
 
     @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss or the metrics, which are checked
-    def _train(self, blocks: Promoted, priority: float, keeps_going: KeepsGoing) -> Metrics:
+    def _train(self, blocks: Promoted, priority: float, keeps_going: KeepsGoing, *, looks: bool) -> Metrics:
         """BUILD-CACHE for all blocks at once, then the minibatches and gradient steps of Algorithm 1."""
         config = self._config.cache
         cache = build_cache(blocks, QCritic(self._network, self._network.chunk_size), self._estimator)
@@ -111,7 +113,7 @@ class DQNLambda:
         rows = cache.sample_rows(batch_size, updates, priority, quantile, rng=rng)  # [updates, B]
         wanted = takewhile(lambda batch: keeps_going(), rows)
         ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
-        health = describe_network(self._network, cache.minibatch(drawn[:NUM_STATES]).states)
+        health = describe_network(self._network, cache.minibatch(drawn[:NUM_STATES]).states) if looks else {}
         summary = self._learner.train(cache.minibatch(batch) for batch in wanted)
         return {
             "loss": summary.loss,

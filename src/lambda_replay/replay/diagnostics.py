@@ -7,7 +7,7 @@ import numpy as np
 from lambda_replay.replay.data import Block, Evaluation, Explanation, Floats, Integers
 
 Metrics = dict[str, float]
-FEWEST_STATES = 512  # for the spread of Q-values: precise to a few percent, and cheap
+FEWEST_STATES = 256  # for the spread of Q-values: precise to a few percent, and cheap
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a mean that overflows is rejected when metrics are written
@@ -35,7 +35,7 @@ def describe_refresh(returns: Floats, td_errors: Floats, evaluation: Evaluation,
 def describe_q_values(q_values: Floats) -> Metrics:
     """How Q-values [..., A] vary over states, in the mean over the actions, and over the actions of a state.
 
-    Of many states, 512 to 1,023 are looked at, evenly spaced.
+    Of many states, 256 to 511 are looked at, evenly spaced.
     """
     rows = q_values.reshape(-1, q_values.shape[-1])
     seen = rows[:: max(1, len(rows) // FEWEST_STATES)]  # [n, A]
