@@ -45,7 +45,8 @@ from lambda_replay.training.presets import make_config
 TESTS = Path(environments.__file__).parent
 CHAIN = "environments:LinearChain-v0"
 COMMON = [
-    "--steps", "400", "--device", "cpu", "--checkpoint-every", "0", "--memory.capacity", "500", "--memory.start", "100",
+    "--steps", "400", "--envs", "1", "--device", "cpu", "--checkpoint-every", "0",
+    "--memory.capacity", "500", "--memory.start", "100",
 ]  # fmt: skip
 TINY = [
     *COMMON, "--estimator", "peng:0.75",
