@@ -33,11 +33,12 @@ def describe_refresh(returns: Floats, td_errors: Floats, evaluation: Evaluation,
 
 
 def describe_q_values(q_values: Floats) -> Metrics:
-    """How Q-values [..., A] vary over states, in the mean over the actions, and over the actions of a state.
+    """How Q-values [n, A] or [..., K, L+1, A] vary over states, in the mean over actions, and over a state's actions.
 
-    Of many states, 256 to 511 are looked at, evenly spaced.
+    Several critics are averaged. Of many states, 256 to 511 are looked at, evenly spaced.
     """
-    rows = q_values.reshape(-1, q_values.shape[-1])
+    critics = tuple(range(q_values.ndim - 3))
+    rows = (q_values.mean(axis=critics) if critics else q_values).reshape(-1, q_values.shape[-1])
     seen = rows[:: max(1, len(rows) // FEWEST_STATES)]  # [n, A]
     means = seen.mean(axis=1)  # [n]
     return {
