@@ -1,7 +1,6 @@
-"""Recognises from a run's metrics that it is sick: its values or its score say that it will not learn as it is.
+"""Detects sick runs from their metrics: runs whose values or scores show that they are not learning.
 
-Every rule waits: it holds for many rows of metrics.jsonl, or after many games, before it says anything.
-docs/metrics.md tells what to change.
+A rule warns only after many rows of metrics.jsonl, or many games. docs/metrics.md says what to change.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-MANY_ROWS = 20  # rows of metrics in a row for which values must look sick
+MANY_ROWS = 20  # consecutive rows of metrics in which values must look sick
 MANY_GAMES = 200  # games after the random ones before a score is judged
-ALIKE = 0.02  # of the mean |TD error|: values that vary less than this over states do not depend on them
+ALIKE = 0.02  # times the mean |TD error|: values that vary less over states than this do not depend on them
 AWAY = 5.0  # times the largest discounted sum of rewards: no sound value is that large
 
 Row = Mapping[str, float | None]
@@ -38,7 +37,7 @@ class HealthMonitor:
         return list(self._current.values())
 
     def see(self, row: Row) -> list[HealthWarning]:
-        """Take in the next row; returns the warnings that have come up with it."""
+        """Take in the next row; returns the warnings that are new."""
         before = set(self._current)
         found = [self._judge_spread(row), self._judge_size(row), self._judge_score(row)]
         self._current = {warning.kind: warning for warning in found if warning is not None}
