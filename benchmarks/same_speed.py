@@ -2,10 +2,12 @@
 
     python benchmarks/same_speed.py --before COMMIT [--rounds 8]
 
-Each round times every run with both versions at the same time, each on its own core, so that other work on the machine
-slows down both; every other round swaps the cores. A run that trains while acting does both on one core. The time runs
-from the first row of the run's timing.jsonl to the last, so imports and setup are not counted. The table shows the
-speed of the working tree divided by that of the commit: the geometric mean over rounds, and the range.
+Each round trains every run with both versions at the same time on the same core, which switches between them every few
+milliseconds, so whatever else slows down the machine slows down both. What counts is the processor time of each between
+the rows of its timing.jsonl; imports and setup come before the first row and are not counted. Both versions do the same
+work between two rows in every round, so the shortest time that this took in any round is the one disturbed least. The
+table shows the speed of the working tree divided by that of the commit: from the sums of these shortest times, and from
+the rounds one by one (lowest to highest).
 """
 
 from __future__ import annotations
@@ -14,20 +16,29 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+# The command, with timing.jsonl in processor seconds; threading keeps the real clock, because it is imported first.
+TRAIN = """
+import runpy, threading, time
+time.monotonic = time.process_time
+runpy.run_module("lambda_replay", run_name="__main__")
+"""
 ROOT = Path(__file__).resolve().parents[1]
 SAME = "--device cpu --threads 1 --seed 3 --checkpoint-every 0 --memory.storage ram"
 RUNS = {
     "CartPole, dqn-lambda": "CartPole-v1 --steps 20000",
-    "CartPole, dqn": "CartPole-v1 --steps 12000 --agent dqn",
+    "CartPole, dqn": "CartPole-v1 --steps 40000 --agent dqn",
     "CartPole, 8 environments": "CartPole-v1 --steps 24000 --envs 8 --cache.refresh-every 104",
     "MinAtar, dqn-lambda": "minatar/breakout --steps 16000 --memory.start 2000",
-    "MinAtar, dqn": "minatar/breakout --steps 12000 --memory.start 2000 --agent dqn",
+    "MinAtar, dqn": "minatar/breakout --steps 30000 --memory.start 2000 --agent dqn",
     "MinAtar, 8 environments, concurrent": (
         "minatar/breakout --steps 16000 --memory.start 2000 --envs 8 --cache.schedule concurrent"
     ),
@@ -48,7 +59,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--only", default="", help="time only runs whose names contain this")
     options = parser.parse_args()
-    ratios: dict[str, list[float]] = {name: [] for name in RUNS if options.only in name}
+    runs = {name: arguments for name, arguments in RUNS.items() if options.only in name}
+    seconds: dict[str, list[dict[str, Floats]]] = {name: [] for name in runs}
     with tempfile.TemporaryDirectory() as directory:
         before = Path(directory) / "before"
         subprocess.run(
@@ -56,47 +68,48 @@ def main() -> None:
         )
         try:
             for number in range(options.rounds):
-                for name, found in ratios.items():
-                    found.append(speed_ratio(RUNS[name], before, Path(directory), number % 2 == 1))
-                    print(f"round {number + 1}: {name:<38} {found[-1]:.3f}", flush=True)
+                for name, arguments in runs.items():
+                    seconds[name].append(time_both(arguments, before, Path(directory)))
+                    print(f"round {number + 1}: {name:<38} {speed_ratio(seconds[name][-1:]):.3f}", flush=True)
         finally:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", before], check=True)
-    print(
-        f"\nspeed of the working tree relative to {options.before}: mean of {options.rounds} rounds (lowest to highest)"
-    )
-    for name, found in ratios.items():
-        print(f"{name:<38} {statistics.geometric_mean(found):.3f}  ({min(found):.3f} to {max(found):.3f})")
+    print(f"\nspeed of the working tree relative to {options.before}, from {options.rounds} rounds (each by itself)")
+    for name, rounds in seconds.items():
+        each = [speed_ratio([one]) for one in rounds]
+        print(f"{name:<38} {speed_ratio(rounds):.3f}  ({min(each):.3f} to {max(each):.3f})")
 
 
-def speed_ratio(arguments: str, before: Path, directory: Path, is_swapped: bool) -> float:
-    """Speed of the working tree divided by that of the commit, from simultaneous runs of both."""
+def speed_ratio(rounds: list[dict[str, Floats]]) -> float:
+    """Speed of the working tree divided by that of the commit, from the shortest time of each stretch of a run."""
+    shortest = {name: np.min([seconds[name] for seconds in rounds], axis=0).sum() for name in ("before", "after")}
+    return float(shortest["before"] / shortest["after"])
+
+
+def time_both(arguments: str, before: Path, directory: Path) -> dict[str, Floats]:
+    """The processor seconds between the rows of a run, from simultaneous runs of both versions."""
     trees = {"before": before, "after": ROOT}
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    running = {
-        name: start(arguments, tree, directory / f"run-{name}", core)
-        for (name, tree), core in zip(trees.items(), cores[:: -1 if is_swapped else 1], strict=True)
-    }
+    running = {name: start(arguments, tree, directory / f"run-{name}") for name, tree in trees.items()}
     for name, process in running.items():
         if process.wait() != 0:
             raise SystemExit(f"the run {name} failed with exit code {process.returncode}")
-    seconds = {name: read_seconds(directory / f"run-{name}") for name in trees}
-    return seconds["before"] / seconds["after"]
+    return {name: read_seconds(directory / f"run-{name}") for name in trees}
 
 
-def start(arguments: str, tree: Path, run: Path, core: int) -> subprocess.Popen[bytes]:
-    """Train in a separate process, on one core."""
-    command = [sys.executable, "-m", "lambda_replay", "train", *f"{arguments} {SAME}".split(), "--out", str(run)]
+def start(arguments: str, tree: Path, run: Path) -> subprocess.Popen[bytes]:
+    """Train in a separate process, on the last core."""
+    command = [sys.executable, "-c", TRAIN, "train", *f"{arguments} {SAME}".split(), "--out", str(run)]
     variables = {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    core = max(os.sched_getaffinity(0))
     return subprocess.Popen(
         ["taskset", "--cpu-list", str(core), *command], env={**os.environ, **variables}, stdout=subprocess.DEVNULL
     )
 
 
-def read_seconds(run: Path) -> float:
-    """Seconds from the first row of the run's timing to the last; deletes the run."""
+def read_seconds(run: Path) -> Floats:
+    """The seconds between the rows of the run's timing; deletes the run."""
     rows = [json.loads(line)["seconds"] for line in (run / "timing.jsonl").read_text().splitlines()]
     shutil.rmtree(run)
-    return float(rows[-1] - rows[0])
+    return np.diff(rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
-from lambda_replay.learning.network_health import NUM_STATES, describe_network
+from lambda_replay.learning.network_health import NUM_STATES, describe_network, is_look_due
 from lambda_replay.learning.training_summary import NORM_EVERY, TrainingSummary
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.data import Integers, Minibatch
@@ -87,8 +87,10 @@ class DQN:
         is_boundary, num_updates = self._run.is_boundary(step), self._updates_due(step)
         if not is_boundary and num_updates == 0:
             return None
+        looks = is_boundary and is_look_due(step - self._run.memory.start, self._config.target.copy_every)
         return Work(
-            lambda keeps_going: self._train(num_updates, keeps_going, is_boundary=is_boundary), adopt=lambda: None
+            lambda keeps_going: self._train(num_updates, keeps_going, is_boundary=is_boundary, looks=looks),
+            adopt=lambda: None,
         )
 
     def _updates_due(self, step: int) -> int:
@@ -96,19 +98,19 @@ class DQN:
         elapsed, every = step - self._run.memory.start, self._config.target.update_every
         return 0 if elapsed < 0 else elapsed // every - (elapsed - self._run.envs) // every
 
-    def _train(self, num_updates: int, keeps_going: KeepsGoing, *, is_boundary: bool) -> Metrics | None:
+    def _train(self, num_updates: int, keeps_going: KeepsGoing, *, is_boundary: bool, looks: bool) -> Metrics | None:
         """The metrics cover the time since the last copy."""
         metrics = None
         if is_boundary:
             self._network.copy_weights_to(self._target)
-            metrics = self._take_metrics() if self._num_updates > 0 else None
+            metrics = self._take_metrics(looks=looks) if self._num_updates > 0 else None
         for _ in range(num_updates):
             if keeps_going():
                 self._totals += self._learner.train([self._sample_minibatch()], first=self._num_updates)
                 self._num_updates += 1
         return metrics
 
-    def _take_metrics(self) -> Metrics:
+    def _take_metrics(self, *, looks: bool) -> Metrics:
         *totals, norms = self._totals.tolist()
         loss, td_error_abs, q_value = (total / self._num_updates for total in totals)
         gradient_norm = norms / -(-self._num_updates // NORM_EVERY)
@@ -121,7 +123,7 @@ class DQN:
             "td_error_abs_mean": td_error_abs,
             "q_mean": q_value,
             **describe_q_values(self._network(states)),
-            **describe_network(self._network, states),
+            **(describe_network(self._network, states) if looks else {}),
         }
 
     @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss, which is checked

@@ -20,7 +20,7 @@ from lambda_replay.config import CacheConfig, ExplorationConfig, NetworkConfig, 
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
-from lambda_replay.learning.network_health import LOOK_EVERY, NUM_STATES, describe_network
+from lambda_replay.learning.network_health import NUM_STATES, describe_network, is_look_due
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.cache import build_cache
 from lambda_replay.replay.critic import Promoted, QCritic, promote
@@ -99,8 +99,7 @@ class DQNLambda:
             reserve=cache.reserve_slots(self._run.envs),
         )
         priority = self._priority(step)
-        # Refreshes may be so frequent that looking at the network each time would take a few percent of the time.
-        looks = (step - self._run.memory.start) // cache.refresh_every % -(-LOOK_EVERY // cache.refresh_every) == 0
+        looks = is_look_due(step - self._run.memory.start, cache.refresh_every)
         return Work(lambda keeps_going: self._train(blocks, priority, keeps_going, looks=looks), self._adopt)
 
     @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss or the metrics, which are checked

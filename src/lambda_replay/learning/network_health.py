@@ -22,6 +22,14 @@ class HasHiddenLayers(Protocol):
     def hidden_layers(self, states: Tensor) -> list[Tensor]: ...
 
 
+def is_look_due(elapsed: int, every: int) -> bool:
+    """Whether to look at the network at a boundary, ``elapsed`` agent steps after the first, one ``every`` so many.
+
+    Boundaries may be so frequent that looking each time would take a few percent of the time.
+    """
+    return elapsed // every % -(-LOOK_EVERY // every) == 0
+
+
 @torch.no_grad()
 def describe_network(network: QNetwork, states: NDArray[Any]) -> Metrics:
     """The share of dead units in each hidden layer for these states, and the norm of all weights.
