@@ -132,3 +132,17 @@ def test_the_same_generator_gives_the_same_actions() -> None:
 
     assert play(1) == play(1)
     assert play(1) != play(2)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_one_state_is_treated_like_several(epsilon: float) -> None:
+    """Alone, a state takes a path of its own: first the chance of exploring, then the choice, as for several."""
+    rng, same = np.random.default_rng(5), np.random.default_rng(5)
+    for q_values in np.random.default_rng(6).normal(size=(300, 3)).astype(np.float32):
+        chance, choice = same.random(2)
+        action, probability = epsilon_greedy(q_values[None], epsilon, rng)
+        expected = int(choice * 3) if chance < epsilon else int(np.argmax(q_values))
+        assert_array_equal(action, [expected])
+        assert action.dtype == np.int64
+        assert probability.dtype == np.float64
+        assert probability[0] == epsilon / 3 + (1 - epsilon) * (expected == np.argmax(q_values))

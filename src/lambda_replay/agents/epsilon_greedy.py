@@ -17,10 +17,20 @@ from lambda_replay.replay.data import Floats
 def epsilon_greedy(q_values: Floats, epsilon: float, rng: np.random.Generator) -> Acted:
     """Actions [n] and their probabilities μ(a|s) = ε/A + (1−ε)·[a greedy] for Q-values [n, A] (paper, Algorithm 1)."""
     num_states, num_actions = q_values.shape
+    if num_states == 1:
+        return _epsilon_greedy_once(q_values[0], epsilon, rng)
     chances, choices = rng.random((2, num_states))  # one draw for both: every call counts in small environments
     greedy_actions = q_values.argmax(axis=1)
     actions = np.where(chances < epsilon, (choices * num_actions).astype(np.int64), greedy_actions)
     return Acted(actions, epsilon / num_actions + (1 - epsilon) * (actions == greedy_actions))
+
+
+def _epsilon_greedy_once(q_values: Floats, epsilon: float, rng: np.random.Generator) -> Acted:
+    """The same for the Q-values [A] of one state, with the same random numbers, in a third of the time."""
+    chance, choice = rng.random(2).tolist()
+    num_actions, greedy_action = len(q_values), int(q_values.argmax())
+    action = int(choice * num_actions) if chance < epsilon else greedy_action
+    return Acted(np.array([action]), np.array([epsilon / num_actions + (1 - epsilon) * (action == greedy_action)]))
 
 
 class EpsilonGreedy:
