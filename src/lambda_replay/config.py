@@ -150,6 +150,18 @@ class TargetConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """The fresh steps that pqn learns from (Gallici et al. 2025; their values for Atari)."""
+
+    size: int = 4_096  # agent steps of all environments per rollout; PQN 128 environments × 32 steps
+    epochs: int = 2  # times that each step of a rollout is trained on; PQN 2
+
+    def __post_init__(self) -> None:
+        require_reasonable("rollout.", self)
+        require_positive("rollout.", self, "size", "epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplorationConfig:
     """ε-greedy exploration, annealed linearly; counted from the first step of the run."""
 
@@ -169,6 +181,8 @@ class OptimizerConfig:
 
     batch_size: int = 32  # samples M per minibatch; paper 32
     learning_rate: float = 1e-4  # Adam α; paper 0.0001
+    final_learning_rate: float | None = None  # α at the last step, reached linearly; None means constant; paper None
+    rectified: bool = False  # RAdam: small first steps, while the variance is uncertain (Liu et al. 2020); paper no
     beta1: float = 0.9  # Adam; paper 0.9
     beta2: float = 0.999  # Adam; paper 0.999
     epsilon: float = 1e-4  # Adam ε; paper 0.0001
@@ -178,6 +192,12 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         require_reasonable("optimizer.", self)
         require_positive("optimizer.", self, "batch_size", "learning_rate", "epsilon")
+        if self.final_learning_rate is not None:
+            require(
+                0 <= self.final_learning_rate < math.inf,
+                f"optimizer.final_learning_rate is {self.final_learning_rate}; give 0 or more.",
+                "optimizer.final_learning_rate",
+            )
         require(
             0 <= self.beta1 < 1, f"optimizer.beta1 is {self.beta1}; give a number from 0 to below 1.", "optimizer.beta1"
         )
@@ -264,7 +284,7 @@ class RunConfig:
 
     env: str  # atari/pong, minatar/breakout, CartPole-v1, or package:Env-v0 (any Gymnasium id with discrete actions)
     env_args: tuple[str, ...] = ()  # name=value arguments of a Gymnasium environment; values are JSON, or else text
-    agent: str = "dqn-lambda"  # the algorithm: dqn-lambda (cached returns), dqn (target network, the paper's baseline)
+    agent: str = "dqn-lambda"  # the algorithm: dqn-lambda (cached returns), dqn (target network), pqn (no replay)
     estimator: str = "peng:0.75"  # return estimator; agent dqn takes nstep:n only; the paper's baseline nstep:3
     steps: int = 10_000_000  # agent steps, summed over all environments; paper 10,000,000
     seed: int = 0  # all random streams of the run derive from it

@@ -89,7 +89,7 @@ class DQN:
             return None
         looks = is_boundary and is_look_due(step - self._run.memory.start, self._config.target.copy_every)
         return Work(
-            lambda keeps_going: self._train(num_updates, keeps_going, is_boundary=is_boundary, looks=looks),
+            lambda keeps_going: self._train(step, num_updates, keeps_going, is_boundary=is_boundary, looks=looks),
             adopt=lambda: None,
         )
 
@@ -98,7 +98,9 @@ class DQN:
         elapsed, every = step - self._run.memory.start, self._config.target.update_every
         return 0 if elapsed < 0 else elapsed // every - (elapsed - self._run.envs) // every
 
-    def _train(self, num_updates: int, keeps_going: KeepsGoing, *, is_boundary: bool, looks: bool) -> Metrics | None:
+    def _train(
+        self, step: int, num_updates: int, keeps_going: KeepsGoing, *, is_boundary: bool, looks: bool
+    ) -> Metrics | None:
         """The metrics cover the time since the last copy."""
         metrics = None
         if is_boundary:
@@ -106,7 +108,9 @@ class DQN:
             metrics = self._take_metrics(looks=looks) if self._num_updates > 0 else None
         for _ in range(num_updates):
             if keeps_going():
-                self._totals += self._learner.train([self._sample_minibatch()], first=self._num_updates)
+                self._totals += self._learner.train(
+                    [self._sample_minibatch()], self._num_updates, step / self._run.steps
+                )
                 self._num_updates += 1
         return metrics
 

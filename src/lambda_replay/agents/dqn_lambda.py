@@ -98,22 +98,22 @@ class DQNLambda:
             tail=cache.tail,
             reserve=cache.reserve_slots(self._run.envs),
         )
-        priority = self._priority(step)
         looks = is_look_due(step - self._run.memory.start, cache.refresh_every)
-        return Work(lambda keeps_going: self._train(blocks, priority, keeps_going, looks=looks), self._adopt)
+        return Work(lambda keeps_going: self._train(blocks, step, keeps_going, looks=looks), self._adopt)
 
     @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss or the metrics, which are checked
-    def _train(self, blocks: Promoted, priority: float, keeps_going: KeepsGoing, *, looks: bool) -> Metrics:
+    def _train(self, blocks: Promoted, step: int, keeps_going: KeepsGoing, *, looks: bool) -> Metrics:
         """BUILD-CACHE for all blocks at once, then the minibatches and gradient steps of Algorithm 1."""
         config = self._config.cache
         cache = build_cache(blocks, QCritic(self._network, self._network.chunk_size), self._estimator)
+        priority, progress = self._priority(step), step / self._run.steps
         batch_size, updates = self._config.optimizer.batch_size, config.updates_per_refresh
         quantile, rng = config.priority_quantile, self._streams.batches
         rows = cache.sample_rows(batch_size, updates, priority, quantile, rng=rng)  # [updates, B]
         wanted = takewhile(lambda batch: keeps_going(), rows)
         ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
         health = describe_network(self._network, cache.minibatch(drawn[:NUM_STATES]).states) if looks else {}
-        summary = self._learner.train(cache.minibatch(batch) for batch in wanted)
+        summary = self._learner.train((cache.minibatch(batch) for batch in wanted), progress=progress)
         return {
             "loss": summary.loss,
             "gradient_norm": summary.gradient_norm,

@@ -5,13 +5,14 @@ A new agent needs a file with its config and its class, a line here, and a prese
 
 from __future__ import annotations
 
-from lambda_replay.agents import dqn, dqn_lambda
+from lambda_replay.agents import dqn, dqn_lambda, pqn
 from lambda_replay.agents.protocol import AgentKind
 from lambda_replay.errors import ConfigError
 
 AGENTS: dict[str, AgentKind] = {
     "dqn-lambda": dqn_lambda.KIND,
     "dqn": dqn.KIND,
+    "pqn": pqn.KIND,
 }
 
 

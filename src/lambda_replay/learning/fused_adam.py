@@ -6,6 +6,7 @@ training step takes (docs/performance.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,10 +16,14 @@ from lambda_replay.config import OptimizerConfig
 
 
 class Adam:
-    """m ← β₁m + (1−β₁)g,  v ← β₂v + (1−β₂)g²,  θ ← θ − α·m̂ / (√v̂ + ε)   (Kingma & Ba 2015, Algorithm 1)."""
+    """m ← β₁m + (1−β₁)g,  v ← β₂v + (1−β₂)g²,  θ ← θ − α·m̂ / (√v̂ + ε)   (Kingma & Ba 2015, Algorithm 1).
+
+    Rectified (RAdam, Liu et al. 2020, Algorithm 2), α is multiplied by r(t); while that is not defined, θ ← θ − α·m̂.
+    """
 
     def __init__(self, parameters: Sequence[Tensor], config: OptimizerConfig) -> None:
         self._config = config
+        self.learning_rate = config.learning_rate  # α of the next steps
         self._parameters = [parameter.detach() for parameter in parameters]
         self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
@@ -40,6 +45,10 @@ class Adam:
         ]
         self._step += 1
         parameters, means, squares = self._lines
+        factor = rectification(self.num_steps, self._config.beta2) if self._config.rectified else 1.0
+        if factor is None:
+            self._step_by_mean(fitting)
+            return
         torch._fused_adam_(
             parameters,
             fitting,
@@ -47,7 +56,7 @@ class Adam:
             squares,
             [],
             [self._step] * len(fitting),
-            lr=self._config.learning_rate,
+            lr=self.learning_rate * factor,
             beta1=self._config.beta1,
             beta2=self._config.beta2,
             weight_decay=0.0,
@@ -55,6 +64,15 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+
+    def _step_by_mean(self, gradients: list[Tensor]) -> None:
+        """θ ← θ − α·m̂, with both moments updated."""
+        parameters, means, squares = self._lines
+        beta1, beta2 = self._config.beta1, self._config.beta2
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        torch._foreach_add_(parameters, means, alpha=-self.learning_rate / (1 - beta1**self.num_steps))
 
     def get_state(self) -> dict[str, Tensor]:
         """Both moments of each parameter and the step count, on the host."""
@@ -65,6 +83,19 @@ class Adam:
         for name, many in {"mean": self._means, "square": self._squares, "step": [self._step]}.items():
             for number, tensor in enumerate(many):
                 tensor.copy_(state[f"{name}.{number}"])
+
+
+def rectification(step: int, beta2: float) -> float | None:
+    """r(t) of RAdam at step t = 1, 2, …; None while the variance of v is not yet known.
+
+    ρ∞ = 2/(1−β₂) − 1,  ρ(t) = ρ∞ − 2t·β₂ᵗ/(1−β₂ᵗ),
+    r(t) = √[(ρ(t)−4)(ρ(t)−2)ρ∞ / ((ρ∞−4)(ρ∞−2)ρ(t))]  where ρ(t) > 5, as in common implementations.
+    """
+    limit = 2 / (1 - beta2) - 1
+    length = limit - 2 * step * beta2**step / (1 - beta2**step)
+    if length <= 5:
+        return None
+    return math.sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length))
 
 
 def _line(tensor: Tensor) -> Tensor:

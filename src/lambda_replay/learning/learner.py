@@ -29,8 +29,12 @@ class Learner:
         self._norms: list[Tensor] = []
 
     @torch.no_grad()
-    def train(self, minibatches: Iterable[Minibatch], first: int = 0) -> TrainingSummary:
-        """One gradient step per minibatch; ``first`` is the number of the first one in its window."""
+    def train(self, minibatches: Iterable[Minibatch], first: int = 0, progress: float = 0.0) -> TrainingSummary:
+        """One gradient step per minibatch.
+
+        ``first`` is the number of the first one in its window, ``progress`` the share of the run that is done.
+        """
+        self._adam.learning_rate = self._learning_rate(progress)
         self._norms = []
         torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
         try:
@@ -40,6 +44,10 @@ class Learner:
             torch.set_flush_denormal(False)
         errors, values = (torch.stack(many).cpu().numpy() for many in zip(*updates, strict=True))  # [updates, B] each
         return summarise(errors, values, self._norms, is_huber=self._config.loss == "huber")
+
+    def _learning_rate(self, progress: float) -> float:
+        start, end = self._config.learning_rate, self._config.final_learning_rate
+        return start if end is None else start + (end - start) * progress
 
     def _update(self, states: Tensor, actions: Tensor, returns: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Take one gradient step; return the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""

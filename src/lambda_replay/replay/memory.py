@@ -218,6 +218,31 @@ class ReplayMemory:
         """The slot [streams] of each stream's newest observation."""
         return np.array([self.ring.slot(stream, written - 1) for stream, written in enumerate(self._written)])
 
+    def newest_steps(self, count: int) -> Integers:
+        """Slots [streams, L+1] of each stream's last ``count`` steps, in order, with the slots that close episodes.
+
+        A row ends with its stream's newest slot, which is repeated where the row would be shorter than the others: a
+        slot without a step, like the one that closes an episode, so it ends the row's returns and is never sampled.
+        """
+        firsts = [self._newest_steps_start(stream, count) for stream in range(self.num_streams)]
+        newest = np.array(self._written) - 1  # [streams]
+        length = max(last - first for first, last in zip(firsts, newest.tolist(), strict=True))
+        numbers = np.minimum(np.array(firsts)[:, None] + np.arange(length + 1), newest[:, None])
+        slots: Integers = self.ring.slot(np.arange(self.num_streams)[:, None], numbers)
+        return slots
+
+    def _newest_steps_start(self, stream: int, count: int) -> int:
+        """The number of the first of the stream's last ``count`` steps."""
+        written = self._written[stream]
+        oldest = max(self._first(written), written - 1 - 2 * count)  # a step takes at most two slots
+        numbers = np.arange(oldest, written)
+        steps = numbers[self.is_step[self.ring.slot(stream, numbers)]]
+        if not 1 <= count <= len(steps):
+            raise ConfigError(
+                f"stream {stream} holds {len(steps)} steps, so its last {count} cannot be given; store more first."
+            )
+        return int(steps[-count])
+
     def ages(self, slots: Integers) -> Integers:
         """How many newer slots each slot has in its stream."""
         return (self.newest_slots()[self.ring.stream(slots)] - slots) % self.ring.size

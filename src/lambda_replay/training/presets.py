@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lambda_replay.agents.dqn import DQNConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.agents.pqn import PQNConfig
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import (
     AtariConfig,
@@ -15,26 +18,81 @@ from lambda_replay.config import (
     MinAtarConfig,
     NetworkConfig,
     OptimizerConfig,
+    RolloutConfig,
     RunConfig,
     TargetConfig,
 )
 from lambda_replay.errors import ConfigError
 
 
+class Choice(NamedTuple):
+    """What a preset chooses for one agent."""
+
+    algorithm: Any  # the agent's settings
+    estimator: str
+    run: Mapping[str, Any] = MappingProxyType({})  # settings of the run that differ from those for the other agents
+
+
 class Preset(NamedTuple):
-    """A preset's settings for a run, and the settings and estimator of each agent it knows."""
+    """A preset's settings for a run, and its choice for each agent it knows."""
 
     run: dict[str, Any]
-    agents: dict[str, tuple[Any, str]]
+    agents: dict[str, Choice]
 
 
-def _preset(run: dict[str, Any], *, estimator: str, cache: CacheConfig, target: TargetConfig, **shared: Any) -> Preset:
-    """A preset in which both agents with a row of Q-values share everything but how they get their returns."""
+def _preset(
+    run: dict[str, Any],
+    *,
+    estimator: str,
+    cache: CacheConfig,
+    target: TargetConfig,
+    others: dict[str, Choice] | None = None,
+    **shared: Any,
+) -> Preset:
+    """A preset in which dqn-lambda and dqn share everything but how they get their returns."""
     return Preset(
         run,
         {
-            "dqn-lambda": (DQNLambdaConfig(cache=cache, **shared), estimator),
-            "dqn": (DQNConfig(target=target, **shared), "nstep:3"),
+            "dqn-lambda": Choice(DQNLambdaConfig(cache=cache, **shared), estimator),
+            "dqn": Choice(DQNConfig(target=target, **shared), "nstep:3"),
+            **(others or {}),
+        },
+    )
+
+
+def _published_pqn(
+    *,
+    steps: int,
+    envs: int,
+    rollout: RolloutConfig,
+    history: int,
+    estimator: str,
+    exploration: ExplorationConfig,
+    learning_rate: float,
+    final_learning_rate: float | None,
+    hidden: tuple[int, ...] = (256, 256),
+) -> Choice:
+    """Settings of Gallici et al. 2025 (their repository's); their loss is half of ours, so it is clipped at half."""
+    optimizer = OptimizerConfig(
+        batch_size=128,
+        learning_rate=learning_rate,
+        final_learning_rate=final_learning_rate,
+        rectified=True,
+        epsilon=1e-8,
+        max_grad_norm=20.0,
+    )
+    return Choice(
+        PQNConfig(
+            rollout=rollout,
+            exploration=exploration,
+            optimizer=optimizer,
+            network=NetworkConfig(layer_norm=True, hidden=hidden),
+        ),
+        estimator,
+        {
+            "steps": steps,
+            "envs": envs,
+            "memory": MemoryConfig(capacity=4 * rollout.size, start=rollout.size, history=history),
         },
     )
 
@@ -49,6 +107,18 @@ PRESETS = {
         exploration=ExplorationConfig(start=1.0, end=0.02, steps=100_000),
         optimizer=OptimizerConfig(learning_rate=2.5e-4, epsilon=1e-5, loss="huber"),
         network=NetworkConfig(width=0.5, layer_norm=True),
+        others={
+            "pqn": _published_pqn(
+                steps=2_002_944,  # whole rollouts
+                envs=128,
+                rollout=RolloutConfig(size=4_096, epochs=2),
+                history=4,
+                estimator="peng:0.65",
+                exploration=ExplorationConfig(start=1.0, end=0.001, steps=200_000),
+                learning_rate=2.5e-4,
+                final_learning_rate=None,
+            )
+        },
     ),
     "minatar": _preset(
         {"steps": 1_000_000, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
@@ -57,6 +127,18 @@ PRESETS = {
         target=TargetConfig(copy_every=1_000, update_every=4),
         exploration=ExplorationConfig(start=1.0, end=0.1, steps=100_000),
         optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-4),
+        others={
+            "pqn": _published_pqn(
+                steps=1_003_520,  # whole rollouts
+                envs=128,
+                rollout=RolloutConfig(size=4_096, epochs=2),
+                history=1,
+                estimator="peng:0.65",
+                exploration=ExplorationConfig(start=1.0, end=0.05, steps=100_000),
+                learning_rate=5e-4,
+                final_learning_rate=0.0,
+            )
+        },
     ),
     "classic": _preset(
         {
@@ -70,6 +152,18 @@ PRESETS = {
         exploration=ExplorationConfig(start=1.0, end=0.05, steps=10_000),
         optimizer=OptimizerConfig(batch_size=64, learning_rate=1e-3, epsilon=1e-5, loss="huber"),
         network=NetworkConfig(hidden=(128, 128)),
+        others={
+            "pqn": _published_pqn(
+                steps=51_200,  # whole rollouts
+                envs=32,
+                rollout=RolloutConfig(size=2_048, epochs=4),
+                history=1,
+                estimator="peng:0.95",
+                exploration=ExplorationConfig(start=1.0, end=0.2, steps=10_000),
+                learning_rate=1e-4,
+                final_learning_rate=0.0,
+            )
+        },
     ),
 }
 
@@ -87,7 +181,7 @@ def make_config(env: str, preset: str | None = None, agent: str = RunConfig.agen
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.", "preset")
     kind, known = agent_kind(agent), PRESETS[name].agents
-    algorithm, estimator = known[agent] if agent in known else (kind.config(), RunConfig.estimator)
+    algorithm, estimator, own = known[agent] if agent in known else Choice(kind.config(), RunConfig.estimator)
     return RunConfig(
         env=env,
         agent=agent,
@@ -95,5 +189,5 @@ def make_config(env: str, preset: str | None = None, agent: str = RunConfig.agen
         algorithm=algorithm,
         atari=AtariConfig() if env.startswith("atari/") else None,
         minatar=MinAtarConfig() if env.startswith("minatar/") else None,
-        **PRESETS[name].run,
+        **{**PRESETS[name].run, **own},
     )
