@@ -35,6 +35,8 @@ def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int 
     }
     if agent == "dqn-lambda":
         small["cache"] = {"size": 60, "block_length": 20, "refresh_every": INTERVAL, "updates": 4}
+    elif agent == "pqn":
+        small["rollout"], small["optimizer"] = {"size": INTERVAL, "epochs": 2}, {"batch_size": 10}
     else:
         small["target"] = {"copy_every": INTERVAL, "update_every": 4}
     if env.startswith("atari/"):

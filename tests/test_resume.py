@@ -101,9 +101,10 @@ def snapshot(run: Path) -> dict[str, bytes]:
         small_config("CartPole-v1", "dqn-lambda", 1, cache={"schedule": "concurrent"}, memory={"capacity": 400}),
         small_config("minatar/breakout", "dqn-lambda", 3),
         small_config("minatar/asterix", "dqn", 1),
+        small_config("minatar/breakout", "pqn", 4),
         small_config("CliffWalking-v1", "dqn-lambda", 2, max_game_steps=25),  # which has no end for a random walker
     ],
-    ids=["cartpole", "cartpole-dqn-3", "cartpole-concurrent", "minatar-3", "minatar-dqn", "endless"],
+    ids=["cartpole", "cartpole-dqn-3", "cartpole-concurrent", "minatar-3", "minatar-dqn", "minatar-pqn", "endless"],
 )
 def test_a_run_killed_three_times_gives_the_same_bytes(server: Server, tmp_path: Path, config: RunConfig) -> None:
     """Killed once in the middle of saving something, once anywhere, once while it resumes."""

@@ -224,6 +224,8 @@ class ReplayMemory:
         A row ends with its stream's newest slot, which is repeated where the row would be shorter than the others: a
         slot without a step, like the one that closes an episode, so it ends the row's returns and is never sampled.
         """
+        if count < 1:
+            raise ConfigError(f"count is {count}; give 1 or more.")
         firsts = [self._newest_steps_start(stream, count) for stream in range(self.num_streams)]
         newest = np.array(self._written) - 1  # [streams]
         length = max(last - first for first, last in zip(firsts, newest.tolist(), strict=True))
@@ -237,7 +239,7 @@ class ReplayMemory:
         oldest = max(self._first(written), written - 1 - 2 * count)  # a step takes at most two slots
         numbers = np.arange(oldest, written)
         steps = numbers[self.is_step[self.ring.slot(stream, numbers)]]
-        if not 1 <= count <= len(steps):
+        if count > len(steps):
             raise ConfigError(
                 f"stream {stream} holds {len(steps)} steps, so its last {count} cannot be given; store more first."
             )

@@ -1,0 +1,148 @@
+"""The race: every contestant on every task for the same time on one core; the best score wins.
+
+    python -m benchmarks.race run [--seeds 0 1 2] [--tasks TEXT] [--minutes-factor 1]    # makes the missing runs
+    python -m benchmarks.race one TASK CONTESTANT SEED OUT.json --minutes M              # one run, in this process
+    python -m benchmarks.race table                                                      # picture and docs/results.md
+
+Every run has one core and one thread, and its budget is processor time, so that other work on the machine does not
+count against it; two runs are made at a time, one per core, in an order that mixes contestants and tasks. A run of 15
+seconds measures the speed first, which tells the schedules how many steps there will be. Scores: the mean of the last
+100 training games against time and steps, and the mean of 30 greedy games at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.race.contestants import Act, adapter_config, train
+from benchmarks.race.log import GameLog
+from benchmarks.race.tasks import CONTESTANTS, TASKS, Task
+from benchmarks.speed.adapter import GymnasiumAdapter
+
+PLACE = Path(__file__).resolve().parents[1] / "results" / "race"
+PROBE_SECONDS = 15.0
+FIRST_GUESS = 200_000  # steps for which the first, short run makes its schedules
+EVALUATION_SEED = 10_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.race", description="Race agents against each other.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    every = commands.add_parser("run", help="make all missing runs")
+    every.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    every.add_argument("--tasks", default="", help="only tasks whose names contain this")
+    every.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=CONTESTANTS)
+    every.add_argument("--minutes-factor", type=float, default=1.0, help="of every task's budget")
+    every.add_argument("--cores", type=int, nargs="+", default=sorted(os.sched_getaffinity(0)))
+    every.add_argument("--out", type=Path, default=PLACE)
+    one = commands.add_parser("one", help="make one run")
+    one.add_argument("task", choices=TASKS)
+    one.add_argument("contestant", choices=CONTESTANTS)
+    one.add_argument("seed", type=int)
+    one.add_argument("out", type=Path)
+    one.add_argument("--minutes", type=float, required=True)
+    commands.add_parser("table", help="draw the picture and write the table")
+    options = parser.parse_args()
+    if options.command == "run":
+        run_all(options)
+    elif options.command == "one":
+        run_one(TASKS[options.task], options.contestant, options.seed, options.out, options.minutes)
+    else:
+        from benchmarks.race.report import write
+
+        write(PLACE)
+
+
+def run_all(options: argparse.Namespace) -> None:
+    options.out.mkdir(parents=True, exist_ok=True)
+    waiting = [
+        (name, contestant, seed)
+        for seed in options.seeds
+        for name in TASKS
+        if options.tasks in name
+        for contestant in options.contestants
+        if not (options.out / file_name(name, contestant, seed)).exists()
+    ]
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    while waiting or running:
+        for core in [core for core, process in running.items() if process.poll() is not None]:
+            if running.pop(core).returncode != 0:
+                raise SystemExit("a run failed; its complaint is above")
+        for core in options.cores:
+            if core not in running and waiting:
+                name, contestant, seed = waiting.pop(0)
+                print(f"{time.strftime('%H:%M:%S')} core {core}: {name}, {contestant}, seed {seed}", flush=True)
+                running[core] = start(name, contestant, seed, core, options)
+        time.sleep(0.5)
+
+
+def start(name: str, contestant: str, seed: int, core: int, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+    minutes = TASKS[name].minutes * options.minutes_factor
+    out = options.out / file_name(name, contestant, seed)
+    command = [sys.executable, "-m", "benchmarks.race", "one", name, contestant, str(seed), str(out)]
+    variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        ["taskset", "--cpu-list", str(core), *command, "--minutes", str(minutes)], env={**os.environ, **variables}
+    )
+
+
+def file_name(task: str, contestant: str, seed: int) -> str:
+    return f"{task.replace('/', '-')}-{contestant}-seed{seed}.json"
+
+
+def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -> None:
+    """Measure the speed, train, play greedily, and write the result."""
+    torch.set_num_threads(1)
+    seconds = 60 * minutes
+    probe = GameLog(min(PROBE_SECONDS, seconds / 4))
+    train(contestant, task.env, seed + EVALUATION_SEED, FIRST_GUESS, probe)
+    speed = probe.summary()
+    steps = int(speed["steps"] / speed["cpu_seconds"] * seconds)
+    log = GameLog(seconds)
+    act = train(contestant, task.env, seed, steps, log)
+    result = {
+        "task": task.env,
+        "contestant": contestant,
+        "seed": seed,
+        "minutes": minutes,
+        "planned_steps": steps,
+        **log.summary(),
+        "greedy_scores": [round(score, 3) for score in play(task, act, EVALUATION_SEED + seed)],
+        "versions": {name: version(name) for name in ("lambda-replay", "stable-baselines3", "torch", "gymnasium")},
+    }
+    partial = out.with_suffix(".part")
+    partial.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
+    partial.rename(out)
+
+
+def play(task: Task, act: Act, seed: int) -> list[float]:
+    """The scores of greedy games."""
+    environment = GymnasiumAdapter(adapter_config(task.env), seed)
+    scores: list[float] = []
+    for _ in range(task.num_games):
+        state, _ = environment.reset()
+        score, is_over = 0.0, False
+        for _ in range(task.longest_game):
+            state, reward, terminated, truncated, _ = environment.step(act(np.asarray(state)))
+            score += reward
+            is_over = terminated or truncated
+            if is_over:
+                break
+        if not is_over:
+            environment = GymnasiumAdapter(adapter_config(task.env), seed + 1 + len(scores))
+        scores.append(score)
+    return scores
+
+
+if __name__ == "__main__":
+    main()

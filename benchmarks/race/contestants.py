@@ -1,0 +1,163 @@
+"""Trains a contestant for a time, and returns how it plays greedily."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.race.log import GameLog, Over
+from benchmarks.race.tasks import DQN, OURS, PPO
+from benchmarks.speed.adapter import GymnasiumAdapter
+from benchmarks.speed.plain_networks import Scale, minatar_features
+from lambda_replay.agents.table import agent_kind
+from lambda_replay.config import RunConfig
+from lambda_replay.training.assembly import assemble, make_environments
+from lambda_replay.training.loop import GameEnd
+from lambda_replay.training.presets import make_config
+
+Act = Callable[[NDArray[Any]], int]  # a state as the adapter gives it -> a greedy action
+
+
+def train(contestant: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
+    """Train until the log's time is over; ``steps`` is what the schedules are made for."""
+    if contestant in OURS:
+        return _train_ours(OURS[contestant], env, seed, steps, log)
+    return _train_ppo(env, seed, steps, log) if contestant == "sb3-ppo" else _train_dqn(env, seed, steps, log)
+
+
+def adapter_config(env: str) -> RunConfig:
+    """A config that only says which environment the adapters make."""
+    return make_config(env)
+
+
+def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
+    config = make_config(env, agent=agent)
+    whole = config.algorithm.boundary_every
+    config = replace(
+        config,
+        seed=seed,
+        steps=config.memory.start + max(1, (steps - config.memory.start) // whole) * whole,
+        device="cpu",
+        threads=1,
+        checkpoint_every=0,
+        memory=replace(config.memory, storage="ram"),
+    )
+    environments = make_environments(config)
+    assembly = assemble(config, environments)
+    with suppress(Over):
+        for event in assembly.loop.run():
+            if isinstance(event, GameEnd):
+                log.ended(event.score)
+            log.stepped(assembly.loop.step)
+    policy = agent_kind(agent).load(config, environments[0].spec, assembly.agent.get_tensors()["weights"])
+    is_planes, rng = env.startswith("minatar/"), np.random.default_rng(seed)
+
+    def act(state: NDArray[Any]) -> int:
+        own = np.moveaxis(state, 0, -1).astype(np.bool_) if is_planes else state
+        return int(policy.act(own[None, None], 0.0, rng).actions[0])
+
+    return act
+
+
+def _linear(value: Any) -> Any:
+    if isinstance(value, tuple):
+        _, start = value
+        return lambda remaining: remaining * start
+    return value
+
+
+def _vector(env: str, seed: int, num_envs: int) -> Any:
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    config = adapter_config(env)
+
+    def make(number: int) -> Callable[[], Any]:
+        return lambda: Monitor(GymnasiumAdapter(config, 1_000 * seed + number))
+
+    return DummyVecEnv([make(number) for number in range(num_envs)])
+
+
+def _policy(env: str, hidden: list[int] | None) -> tuple[str, dict[str, Any]]:
+    if env.startswith("minatar/"):
+        return "CnnPolicy", {
+            "features_extractor_class": MinAtarFeatures,
+            "normalize_images": False,
+            "net_arch": [],
+        }
+    return "MlpPolicy", {} if hidden is None else {"net_arch": hidden}
+
+
+class MinAtarFeatures(torch.nn.Module):
+    """A features extractor for Stable-Baselines3: the same layers as ours."""
+
+    features_dim = 128
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(Scale(1), *minatar_features(observation_space.shape[0]))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.layers(states)
+        return features
+
+
+def _learn(model: Any, steps: int, log: GameLog) -> None:
+    def callback(local_names: dict[str, Any], global_names: dict[str, Any]) -> bool:
+        for info in local_names["infos"]:
+            if "episode" in info:
+                log.ended(float(info["episode"]["r"]))
+        log.stepped(model.num_timesteps)
+        return True
+
+    with suppress(Over):
+        model.learn(steps, callback=callback)
+
+
+def _train_ppo(env: str, seed: int, steps: int, log: GameLog) -> Act:
+    from stable_baselines3 import PPO as SB3PPO
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    settings = {name: _linear(value) for name, value in PPO[env].items()}
+    is_normalised = settings.pop("normalize", False)
+    vector = _vector(env, seed, settings.pop("n_envs"))
+    if is_normalised:
+        vector = VecNormalize(vector)
+    name, policy_kwargs = _policy(env, None)
+    model = SB3PPO(name, vector, seed=seed, device="cpu", policy_kwargs=policy_kwargs, **settings)
+    _learn(model, steps, log)
+    return _greedy(model, vector if is_normalised else None)
+
+
+def _train_dqn(env: str, seed: int, steps: int, log: GameLog) -> Act:
+    from stable_baselines3 import DQN as SB3DQN
+
+    settings = dict(DQN[env])
+    name, policy_kwargs = _policy(env, settings.pop("hidden", None))
+    fraction = min(1.0, settings.pop("exploration_steps") / steps)
+    model = SB3DQN(
+        name,
+        _vector(env, seed, 1),
+        seed=seed,
+        device="cpu",
+        policy_kwargs=policy_kwargs,
+        exploration_fraction=fraction,
+        **settings,
+    )
+    _learn(model, steps, log)
+    return _greedy(model, None)
+
+
+def _greedy(model: Any, normalised: Any) -> Act:
+    def act(state: NDArray[Any]) -> int:
+        seen = state if normalised is None else normalised.normalize_obs(state)
+        action, _ = model.predict(seen, deterministic=True)
+        return int(action)
+
+    return act
