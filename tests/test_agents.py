@@ -199,7 +199,7 @@ def test_dqn_trains_on_literal_n_step_returns_of_the_last_copy(
     loop, agent, _, _ = own_loop(config, environments, tape)
     original = Learner.train
 
-    def train(self: Learner, minibatches: Any, first: int = 0) -> TrainingSummary:
+    def train(self: Learner, minibatches: Any, first: int = 0, progress: float = 0.0) -> TrainingSummary:
         batches = list(minibatches)
         samples.extend((loop.step, batch) for batch in batches)
         return original(self, batches, first)
@@ -231,7 +231,7 @@ def test_dqn_samples_every_transition_alike(monkeypatch: pytest.MonkeyPatch) -> 
     loop = own_loop(config, make_environments(1, tape, "..T.U"), tape).loop
     original = Learner.train
 
-    def train(self: Learner, minibatches: Any, first: int = 0) -> TrainingSummary:
+    def train(self: Learner, minibatches: Any, first: int = 0, progress: float = 0.0) -> TrainingSummary:
         batches = list(minibatches)
         for number in batches[0].states[:, 0, 0]:
             counts[int(number)] = counts.get(int(number), 0) + 1
@@ -478,7 +478,7 @@ def test_what_was_learnt_is_named_after_its_files(kind: str) -> None:
 def test_an_unknown_agent_is_one_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
         agent_kind("dqn-mu")
-    assert str(caught.value) == "there is no agent 'dqn-mu'; choose one of dqn-lambda, dqn."
+    assert str(caught.value) == "there is no agent 'dqn-mu'; choose one of dqn-lambda, dqn, pqn."
 
 
 # --- acting while training --------------------------------------------------------------------------------------------

@@ -686,6 +686,7 @@ def test_every_numeric_option_takes_a_number_or_refuses_it_in_one_sentence() -> 
     assert {value for _, value in taken} == {"0", "-0.0", "1e308"}
     assert {option for option, value in taken if value == "1e308"} == {
         "--optimizer.learning-rate",
+        "--optimizer.final-learning-rate",
         "--optimizer.epsilon",
         "--optimizer.max-grad-norm",
     }
