@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"training"}),
     frozenset({"rundir"}),
     frozenset({"agents"}),
-    frozenset({"learning", "envs"}),
+    frozenset({"learning", "envs", "testing"}),
     frozenset({"replay"}),
     frozenset({"floor"}),
 )
@@ -145,14 +145,15 @@ def test_few_modules_lie_at_the_top() -> None:
 def test_the_library_half_needs_numpy_alone() -> None:
     names = {
         name.partition(".")[0]
-        for path in [SOURCE / "errors.py", SOURCE / "extras.py", *python_files(SOURCE / "replay")]
+        for path in [SOURCE / "errors.py", SOURCE / "extras.py", *python_files(SOURCE / "replay", SOURCE / "testing")]
         for name in imported_names(ast.parse(path.read_text("utf-8")))
     }
     assert names - sys.stdlib_module_names - {PACKAGE} <= {"numpy"}
 
 
-def test_importing_the_package_is_light() -> None:
-    assert not modules_loaded_by([PACKAGE]) & HEAVY
+@pytest.mark.parametrize("module", [PACKAGE, f"{PACKAGE}.testing"])
+def test_importing_the_library_is_light(module: str) -> None:
+    assert not modules_loaded_by([module]) & HEAVY
 
 
 def test_analysis_works_without_torch() -> None:

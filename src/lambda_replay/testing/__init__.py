@@ -1,0 +1,14 @@
+"""A conformance kit for multi-step returns: cases with exact answers, and the names of common mistakes. NumPy only.
+
+from lambda_replay import testing
+
+def test_my_returns():
+    testing.check(lambda case: my_returns(case.rewards, case.discounts, case.next_values, case.lambdas), "peng")
+"""
+
+from lambda_replay.testing.cases import LAYOUTS, Case, cases
+from lambda_replay.testing.conformance import check, check_returns
+from lambda_replay.testing.on_block import on_block
+from lambda_replay.testing.stories import ESTIMATORS
+
+__all__ = ["ESTIMATORS", "LAYOUTS", "Case", "cases", "check", "check_returns", "on_block"]

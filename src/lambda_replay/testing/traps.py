@@ -1,0 +1,405 @@
+"""The known mistakes by name: what each does, in a sentence, and the estimators whose code can make it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
+
+from lambda_replay.testing.exact import (
+    BOTH,
+    GOES_ON,
+    RULES,
+    TRUNCATED,
+    Steps,
+    expected,
+    first_critic,
+    greedy,
+    right_returns,
+    smaller_critic,
+    taken,
+    trace_if_greedy,
+    trace_of_tree,
+    whole_trace,
+)
+from lambda_replay.testing.mistakes import (
+    Wrong,
+    altering,
+    discount_at,
+    following_undiscounted,
+    gamma_once,
+    gamma_to_the_n,
+    inverted,
+    is_last,
+    is_truncated,
+    larger_critic,
+    last_is_terminal,
+    mean_critic,
+    minus_action_values,
+    minus_values,
+    never_terminal,
+    no_ends,
+    nstep_with,
+    of_other_steps,
+    only_when_complete,
+    past_the_newest,
+    prob_one_early,
+    ratio,
+    running_over,
+    see_the_next_row,
+    see_the_same_row,
+    seeing,
+    soft_with,
+    solving,
+    stopping_at_the_wrap,
+    trace_by_index,
+    trace_one_early,
+    value_lost_at_cuts,
+    with_flags,
+    with_rules,
+    with_trace,
+    with_values,
+    zero_return_after,
+)
+
+ALL = frozenset(RULES)
+NSTEP = frozenset(name for name in RULES if name.endswith("nstep"))
+LAMBDA = ALL - NSTEP
+ACTORS = frozenset({"soft", "soft-nstep", "twin", "twin-return"})
+SOFT = frozenset({"soft", "soft-nstep"})
+EXPECTED = frozenset({"sarsa", "tree", "retrace"})
+CORRECTED = frozenset({"tree", "retrace", "qstar"})
+
+
+class Trap(NamedTuple):
+    """A known mistake: its name, what a function that makes it does, and the returns it gives."""
+
+    name: str
+    sentence: str  # goes on after "this "
+    estimators: frozenset[str]
+    wrong: Wrong
+    on_ring: bool = False  # only where the steps lie in a ring
+
+
+TRAPS: tuple[Trap, ...] = (
+    Trap(
+        "ends ignored",
+        "ignores the ends of episodes: returns run from one episode into the next",
+        ALL,
+        altering(no_ends),
+    ),
+    Trap(
+        "bootstrap at a terminal state",
+        "bootstraps through the end of an episode: the value of a terminal state must count as 0",
+        ALL,
+        altering(never_terminal),
+    ),
+    Trap(
+        "time limit as termination",
+        "treats the time limit as a termination: a truncated step bootstraps from its final observation",
+        ALL,
+        altering(discount_at(TRUNCATED, is_terminal=True)),
+    ),
+    Trap(
+        "termination as time limit",
+        "bootstraps where a step both terminates and reaches the time limit: termination comes first",
+        ALL,
+        altering(discount_at(BOTH, is_terminal=False)),
+    ),
+    Trap(
+        "over the time limit",
+        "runs over the time limit: it stops at terminated steps only, and adds rewards of the next episode",
+        ALL,
+        altering(running_over(TRUNCATED)),
+    ),
+    Trap(
+        "first state of the next episode",
+        "bootstraps a truncated step from the first state of the next episode in place of the final observation",
+        ALL,
+        seeing(see_the_next_row),
+    ),
+    Trap(
+        "ends one step late",
+        "sees the end of an episode one step late: index t must say whether a_t ended it",
+        ALL,
+        with_flags(lambda ends: GOES_ON + ends[:-1]),
+    ),
+    Trap(
+        "ends one step early",
+        "sees the end of an episode one step early: index t must say whether a_t ended it",
+        ALL,
+        with_flags(lambda ends: ends[1:] + GOES_ON),
+    ),
+    Trap(
+        "no bootstrap at the last step",
+        "treats the end of the sequence as a termination: the last step bootstraps from the state after it",
+        ALL,
+        altering(last_is_terminal),
+    ),
+    Trap(
+        "values of the same state",
+        "bootstraps from s_t where s_(t+1) belongs: the values are off by one step",
+        ALL,
+        seeing(see_the_same_row),
+    ),
+    Trap(
+        "advantages",
+        "gives advantages, which are returns minus V(s_t): add the values again",
+        ALL,
+        minus_values,
+    ),
+    Trap(
+        "TD errors",
+        "gives TD errors, which are returns minus Q(s_t, a_t): add the values again",
+        ALL - ACTORS,
+        minus_action_values,
+    ),
+    Trap(
+        "gamma and lambda swapped",
+        "has γ and λ swapped",
+        LAMBDA,
+        of_other_steps(lambda steps: replace(steps, gamma=steps.lambda_, lambda_=steps.gamma)),
+    ),
+    Trap(
+        "lambda upside down",
+        "uses 1 − λ where λ belongs",
+        LAMBDA,
+        of_other_steps(lambda steps: replace(steps, lambda_=1 - steps.lambda_)),
+    ),
+    Trap(
+        "following return undiscounted",
+        "does not discount the following return: γ must multiply λ·G_(t+1) too",
+        LAMBDA,
+        solving(following_undiscounted),
+    ),
+    Trap(
+        "starts from zero",
+        "starts the recursion from a return of 0: the last step has the whole of V, not a share of 1 − λ",
+        LAMBDA,
+        altering(zero_return_after(is_last)),
+    ),
+    Trap(
+        "share of V at a time limit",
+        "bootstraps a truncated step with a share of 1 − λ: where nothing follows, V has the whole weight",
+        LAMBDA,
+        altering(zero_return_after(is_truncated)),
+    ),
+    Trap(
+        "cut one step early",
+        "cuts the trace one step early: what counts is whether a_(t+1) is greedy in s_(t+1), not a_t in s_t",
+        frozenset({"watkins"}),
+        with_trace(trace_one_early),
+    ),
+    Trap(
+        "tie by index",
+        "compares indices where it should compare values: a tied action is greedy too",
+        frozenset({"watkins"}),
+        with_trace(trace_by_index),
+    ),
+    Trap(
+        "no cut",
+        "never cuts the trace: this is Peng's Q(λ)",
+        frozenset({"watkins"}),
+        with_trace(whole_trace),
+    ),
+    Trap(
+        "V lost at a cut",
+        "leaves V with a share of 1 − λ where the trace is cut: it must have the whole weight there",
+        frozenset({"watkins"}),
+        altering(value_lost_at_cuts),
+    ),
+    Trap(
+        "cuts like Watkins",
+        "cuts the trace where an action is not greedy: this is Watkins's Q(λ)",
+        frozenset({"peng"}),
+        with_trace(trace_if_greedy),
+    ),
+    Trap(
+        "value of the taken action",
+        "bootstraps from the action that was taken next, as Sarsa does, where the target policy's value belongs",
+        ALL - ACTORS,
+        with_values(taken),
+    ),
+    Trap(
+        "maximum for expectation",
+        "bootstraps from the maximum, where the expectation under π belongs",
+        EXPECTED,
+        with_values(greedy),
+    ),
+    Trap(
+        "expectation for maximum",
+        "bootstraps from the expectation under π, where the maximum belongs",
+        frozenset({"qstar"}),
+        with_values(expected),
+    ),
+    Trap(
+        "baseline V",
+        "subtracts V(s') where Q(s', a') of the taken action belongs",
+        CORRECTED,
+        with_rules(lambda rule: rule._replace(baseline=rule.value)),
+    ),
+    Trap(
+        "trace without pi",
+        "uses λ alone as the trace: the probability or ratio of a_(t+1) is missing",
+        frozenset({"tree", "retrace"}),
+        with_trace(whole_trace),
+    ),
+    Trap(
+        "probability one step early",
+        "uses π(a_t|s_t) where π(a_(t+1)|s_(t+1)) belongs",
+        frozenset({"tree"}),
+        with_trace(lambda m: m.lambda_ * prob_one_early(m)),
+    ),
+    Trap(
+        "ratio one step early",
+        "uses the ratio of a_t where that of a_(t+1) belongs",
+        frozenset({"retrace"}),
+        with_trace(lambda m: m.lambda_ * min(Fraction(1), prob_one_early(m) / m.behaviour_prob)),
+    ),
+    Trap(
+        "ratio not clipped",
+        "does not clip the ratio π/μ at 1: this is plain importance sampling",
+        frozenset({"retrace"}),
+        with_trace(lambda m: m.lambda_ * ratio(m)),
+    ),
+    Trap(
+        "lambda inside the minimum",
+        "computes min(λ, π/μ) where λ·min(1, π/μ) belongs",
+        frozenset({"retrace"}),
+        with_trace(lambda m: min(m.lambda_, ratio(m))),
+    ),
+    Trap(
+        "ratio upside down",
+        "divides μ by π: the ratio is π/μ",
+        frozenset({"retrace"}),
+        with_trace(inverted),
+    ),
+    Trap(
+        "mu ignored",
+        "ignores μ: with the trace λ·π it is Tree Backup",
+        frozenset({"retrace"}),
+        with_trace(trace_of_tree),
+    ),
+    Trap(
+        "gamma to the n for fewer rewards",
+        "discounts the bootstrap by γⁿ although fewer than n rewards were summed",
+        NSTEP,
+        solving(nstep_with(gamma_to_the_n)),
+    ),
+    Trap(
+        "gamma for gamma to the n",
+        "discounts the bootstrap by γ where γⁿ belongs",
+        NSTEP,
+        solving(nstep_with(gamma_once)),
+    ),
+    Trap(
+        "short returns without bootstrap",
+        "does not bootstrap where fewer than n steps are left",
+        NSTEP,
+        solving(nstep_with(only_when_complete)),
+    ),
+    Trap(
+        "rewards undiscounted",
+        "sums the rewards without discounting them",
+        NSTEP,
+        solving(nstep_with(lambda weight, _summed, _steps: weight, lambda weight: Fraction(weight > 0))),
+    ),
+    Trap(
+        "one step too many",
+        "sums n + 1 rewards",
+        NSTEP,
+        of_other_steps(lambda steps: replace(steps, n=steps.n + 1)),
+    ),
+    Trap(
+        "one step too few",
+        "sums n − 1 rewards",
+        NSTEP,
+        of_other_steps(lambda steps: replace(steps, n=max(1, steps.n - 1))),
+    ),
+    Trap(
+        "share of the entropies",
+        "keeps a share of 1 − λ of each entropy: subtract Q(s', ã'), not V(s'), from the following return",
+        frozenset({"soft"}),
+        with_rules(lambda rule: rule._replace(baseline=rule.value)),
+    ),
+    Trap(
+        "entropies between dropped",
+        "drops the entropies between: only the bootstrap has one, but that of every state on the way counts",
+        frozenset({"soft-nstep"}),
+        with_rules(lambda rule: rule._replace(baseline=rule.value)),
+    ),
+    Trap(
+        "no entropy",
+        "has no entropy in it: V(s') is Q(s', ã') − α·log π(ã'|s')",
+        SOFT,
+        soft_with(lambda _m: Fraction(0)),
+    ),
+    Trap(
+        "sign of the entropy",
+        "has the sign of the entropy wrong: −α·log π is added to Q",
+        SOFT,
+        soft_with(lambda m: -m.next_state.entropy),
+    ),
+    Trap(
+        "entropy one step early",
+        "adds the entropy of s_t where that of s_(t+1) belongs",
+        SOFT,
+        soft_with(lambda m: m.state.entropy),
+    ),
+    Trap(
+        "minimum of the returns",
+        "takes the smaller of two finished returns, where the smaller critic of each step belongs",
+        frozenset({"twin"}),
+        lambda steps, _estimator: right_returns(steps, "twin-return"),
+    ),
+    Trap(
+        "minimum of each step",
+        "takes the smaller critic at each step, where the smaller of the two finished returns belongs",
+        frozenset({"twin-return"}),
+        with_values(smaller_critic),
+    ),
+    Trap(
+        "first critic alone",
+        "uses the first critic alone",
+        frozenset({"twin", "twin-return"}),
+        with_values(first_critic),
+    ),
+    Trap(
+        "mean of the critics",
+        "averages the critics, where the smaller belongs",
+        frozenset({"twin", "twin-return"}),
+        with_values(mean_critic),
+    ),
+    Trap(
+        "larger critic",
+        "takes the larger critic, where the smaller belongs",
+        frozenset({"twin", "twin-return"}),
+        with_values(larger_critic),
+    ),
+    Trap(
+        "past the newest step",
+        "reads past the newest step of the ring: the slot after it holds the oldest one",
+        ALL,
+        past_the_newest,
+        on_ring=True,
+    ),
+    Trap(
+        "stops at the wrap",
+        "stops at the last slot of the array: in a ring, slot 0 comes next",
+        ALL,
+        altering(stopping_at_the_wrap),
+        on_ring=True,
+    ),
+)
+
+
+def traps(estimator: str, *, on_ring: bool) -> list[Trap]:
+    """The traps that an estimator can fall into."""
+    return [trap for trap in TRAPS if estimator in trap.estimators and (on_ring or not trap.on_ring)]
+
+
+@functools.cache
+def wrong_returns(trap: Trap, steps: Steps, estimator: str) -> tuple[Fraction, ...]:
+    """What a function that makes this mistake returns; kept, because exact arithmetic is slow."""
+    return tuple(trap.wrong(steps, estimator))
