@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 import lambda_replay
+from lambda_replay import testing
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = sorted(FOLDER.glob("*_agent.py"))
+PYTEST_EXAMPLE = FOLDER / "test_your_returns.py"
 
 
 def test_there_is_an_example_for_each_library_that_the_readme_names() -> None:
@@ -41,6 +44,23 @@ def test_an_example_learns(path: Path) -> None:
     match = re.fullmatch(r"mean score of the last 100 games: (\d+\.\d)\n", result.stdout)
     assert match, result.stdout
     assert float(match[1]) > 60  # random play scores 22
+
+
+def test_the_pytest_example_passes_and_finds_a_time_limit_that_terminates(tmp_path: Path) -> None:
+    right = PYTEST_EXAMPLE.read_text(encoding="utf-8")
+    (tmp_path / "test_right.py").write_text(right, encoding="utf-8")
+    (tmp_path / "test_wrong.py").write_text(right.replace("~terminated[t]", "~ends[t]"), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "1 failed, 29 passed, 10 skipped" in result.stdout, result.stdout
+    assert "FAILED test_wrong.py::test_advantages" in result.stdout
+    assert "peng: 4 of 19 cases are wrong. This treats the time limit as a termination" in result.stdout
+
+
+def test_the_pytest_example_uses_public_names_alone() -> None:
+    nodes = list(ast.walk(ast.parse(PYTEST_EXAMPLE.read_text(encoding="utf-8"))))
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "testing"}
+    assert {"check", "check_returns", "cases"} <= used <= set(testing.__all__)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -15,6 +17,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 import lambda_replay as lr
+from benchmarks import peers_returns
 from lambda_replay import testing
 from lambda_replay.replay.data import Block
 from lambda_replay.testing.cases import spread_returns
@@ -549,3 +552,53 @@ def test_mistakes_of_the_caller_are_explained(options: dict[str, Any], sentence:
 def test_blocks_are_made_of_sequences_only() -> None:
     with pytest.raises(lr.ConfigError, match="on_block needs the layout 'sequence', not 'ring'"):
         testing.on_block(lr.parse_estimator("peng:0.5"), testing.cases("peng", layout="ring")[0])
+
+
+RECORD = json.loads(peers_returns.RECORDED.read_text(encoding="utf-8"))
+PAGE = peers_returns.PAGE.read_text(encoding="utf-8")
+AS_MEANT = [peer for peer in peers_returns.PEERS if peer.package == "rlax" and "one λ" not in peer.call]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of packages that rlax imports
+def test_rlax_passes() -> None:
+    pytest.importorskip("rlax", reason="rlax needs a nightly build of TensorFlow Probability, which we do not install")
+    for peer in AS_MEANT:
+        testing.check(peer.function, peer.estimator)
+
+
+def test_the_recorded_numbers_of_rlax_are_right() -> None:
+    calls = {(peer.call, peer.estimator) for peer in AS_MEANT}
+    recorded = [
+        peer for peer in RECORD["peers"] if peer["package"] == "rlax" and (peer["call"], peer["estimator"]) in calls
+    ]
+    assert {peer["estimator"] for peer in recorded} == {"peng", "nstep", "soft", "watkins", "retrace", "tree", "qstar"}
+    for peer in recorded:
+        assert set(peers_returns.verdicts(peer).values()) == {"right"}, peer["call"]
+
+
+def test_the_record_has_every_function_and_every_case() -> None:
+    listed = [(peer.package, peer.call, peer.estimator, peer.layout) for peer in peers_returns.PEERS]
+    recorded = [(peer["package"], peer["call"], peer["estimator"], peer["layout"]) for peer in RECORD["peers"]]
+    assert recorded == listed
+    for peer in RECORD["peers"]:
+        assert list(peer["cases"]) == [case.name for case in testing.cases(peer["estimator"])]
+
+
+def test_the_tables_of_the_page_are_those_of_the_record() -> None:
+    assert peers_returns.renewed(PAGE, RECORD) == PAGE
+    assert PAGE.count("begin -->") == 3
+
+
+def test_the_example_of_the_page_runs_and_its_message_is_real() -> None:
+    example, message = re.findall(r"```(?:python)?\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, "testing.md", "exec"), names)
+    names["test_my_returns"]()
+
+    def with_one_lambda(case: testing.Case) -> Array:
+        lambdas = full(case, case.lambda_)
+        returns: Array = names["my_returns"](case.rewards, case.discounts, case.next_values, lambdas)
+        return returns
+
+    shown = message.removeprefix("AssertionError: ").removesuffix("...\n").split()
+    assert message_of(with_one_lambda, "peng").split()[: len(shown)] == shown

@@ -7,8 +7,8 @@ def test_my_returns():
 """
 
 from lambda_replay.testing.cases import LAYOUTS, Case, cases
-from lambda_replay.testing.conformance import check, check_returns
+from lambda_replay.testing.conformance import Verdict, check, check_returns, examine
 from lambda_replay.testing.on_block import on_block
 from lambda_replay.testing.stories import ESTIMATORS
 
-__all__ = ["ESTIMATORS", "LAYOUTS", "Case", "cases", "check", "check_returns", "on_block"]
+__all__ = ["ESTIMATORS", "LAYOUTS", "Case", "Verdict", "cases", "check", "check_returns", "examine", "on_block"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -146,7 +147,7 @@ def _make_case(estimator: str, story: Story, layout: str, dtype: np.dtype[Any]) 
         n=steps.n,
         epsilon=float(steps.epsilon),
         slots=slots,
-        returns=_spread(np.array([float(g) for g in right_returns(steps, estimator)]), layout, scaled=True),
+        returns=_spread(_right_column(steps, estimator), layout, scaled=True).copy(),
         story=story,
         **arrays,
     )
@@ -169,6 +170,7 @@ def _spread(column: NDArray[Any], layout: str, *, scaled: bool) -> NDArray[Any]:
     return np.stack(rows, axis=0 if layout == BATCH else 1)
 
 
+@functools.cache
 def _columns(steps: Steps, estimator: str) -> dict[str, NDArray[Any]]:  # each [T, …] in float64
     length, rule = steps.length, RULES[estimator][0]
     seen = moments(steps)
@@ -197,3 +199,8 @@ def _columns(steps: Steps, estimator: str) -> dict[str, NDArray[Any]]:  # each [
         "next_entropies": numbers(lambda t: following[t].entropy),
         "next_critic_values": numbers(lambda t: (*following[t].q[:1], following[t].second)[:num_critics]),
     }
+
+
+@functools.cache
+def _right_column(steps: Steps, estimator: str) -> Answer:  # [T]
+    return np.array([float(g) for g in right_returns(steps, estimator)])

@@ -16,12 +16,13 @@ from lambda_replay.testing.traps import Trap, traps, wrong_returns
 Function = Callable[[Case], ArrayLike]
 
 
-class _Run(NamedTuple):
-    """One case, what the function gave for it, and whether that is right."""
+class Verdict(NamedTuple):
+    """One case, what the function gave for it, and the known mistake in it, if any."""
 
     case: Case
     given: Answer
     is_right: bool
+    mistake: Trap | None = None  # None too where no known mistake gives these numbers
 
 
 def check(
@@ -38,6 +39,21 @@ def check(
     The message names the cases that fail, the numbers, and the mistake if it is a known one. ``skip`` names cases that
     a function cannot express; ``tolerance`` is relative for numbers above 1.
     """
+    verdicts = examine(function, estimator, layout=layout, skip=skip, dtype=dtype, tolerance=tolerance)
+    if not all(verdict.is_right for verdict in verdicts):
+        raise AssertionError(_report(verdicts))
+
+
+def examine(
+    function: Function,
+    estimator: str,
+    *,
+    layout: str = SEQUENCE,
+    skip: Collection[str] = (),
+    dtype: DTypeLike = np.float32,
+    tolerance: float = 1e-5,
+) -> list[Verdict]:
+    """The verdict on every case: what ``check`` knows, as values. Arguments are those of ``check``."""
     asked = cases(estimator, layout=layout, dtype=dtype)
     unknown = set(skip) - {case.name for case in asked}
     if unknown:
@@ -45,19 +61,18 @@ def check(
             f"skip names {min(unknown)!r}, which is not a case of {estimator}; "
             f"choose from: {'; '.join(case.name for case in asked)}."
         )
-    runs = [_run(function, case, tolerance) for case in asked if case.name not in skip]
-    if not all(run.is_right for run in runs):
-        raise AssertionError(_report(runs, tolerance))
+    given = [(case, _call(function, case)) for case in asked if case.name not in skip]
+    return _judge(given, tolerance)
 
 
 def check_returns(case: Case, returns: ArrayLike, *, tolerance: float = 1e-5) -> None:
     """``check`` for a single case whose returns you computed yourself."""
-    given = _as_answer(case, returns)
-    if not _is_close(given, case.returns, tolerance):
-        raise AssertionError(_report([_Run(case, given, False)], tolerance))
+    verdicts = _judge([(case, _as_answer(case, returns))], tolerance)
+    if not verdicts[0].is_right:
+        raise AssertionError(_report(verdicts))
 
 
-def _run(function: Function, case: Case, tolerance: float) -> _Run:
+def _call(function: Function, case: Case) -> Answer:
     arrays = {name: value for name, value in vars(case).items() if isinstance(value, np.ndarray)}
     copies: dict[str, Any] = {name: array.copy() for name, array in arrays.items()}
     handed = replace(case, **copies)
@@ -69,7 +84,7 @@ def _run(function: Function, case: Case, tolerance: float) -> _Run:
     for name, array in arrays.items():
         if not np.array_equal(array, copies[name]):
             raise AssertionError(f'"{case}": the function writes into case.{name}; work on a copy.')
-    return _Run(case, given, _is_close(given, case.returns, tolerance))
+    return given
 
 
 def _as_answer(case: Case, returns: ArrayLike) -> Answer:
@@ -85,42 +100,56 @@ def _is_close(given: Answer, wanted: Answer, tolerance: float) -> bool:
     return bool(np.all(np.abs(given - wanted) <= tolerance * np.maximum(1, np.abs(wanted))))
 
 
-def _report(runs: list[_Run], tolerance: float) -> str:
-    """One mistake if it explains every wrong number; otherwise the mistake of each case."""
-    failed = [run for run in runs if not run.is_right]
-    case = runs[0].case
-    known = traps(case.estimator, on_ring=case.layout == RING)
+def _judge(given: list[tuple[Case, Answer]], tolerance: float) -> list[Verdict]:
+    """Of the mistakes that give the numbers of a wrong case, the one that explains most of all the cases."""
+    is_right = [_is_close(answer, case.returns, tolerance) for case, answer in given]
+    if all(is_right):
+        return [Verdict(case, answer, True) for case, answer in given]
+    first = given[0][0]
     agreement = {
-        trap: [_is_close(run.given, _wrong_returns(trap, run.case), tolerance) for run in runs] for trap in known
+        trap: [_is_close(answer, _wrong_returns(trap, case), tolerance) for case, answer in given]
+        for trap in traps(first.estimator, on_ring=first.layout == RING)
     }
-    likeliest_first = sorted(known, key=lambda trap: -sum(agreement[trap]))
-    head = f"{case.estimator}: {len(failed)} of {len(runs)} cases are wrong."
-    for trap in likeliest_first:
-        if len(runs) > 1 and all(agrees or run.is_right for agrees, run in zip(agreement[trap], runs, strict=True)):
-            return "\n\n".join(
-                [f"{head} This {trap.sentence}. That explains every wrong number.", *map(_numbers, failed)]
-            )
-    details = []
-    for index, run in enumerate(runs):
-        if not run.is_right:
-            culprit = next((trap for trap in likeliest_first if agreement[trap][index]), None)
-            words = "No known mistake gives these numbers." if culprit is None else f"This {culprit.sentence}."
-            details.append(f"{_numbers(run)}\n  {words}")
-    return "\n\n".join([head, *details])
+
+    def rank(trap: Trap) -> tuple[bool, int]:
+        explains_all = all(agrees or right for agrees, right in zip(agreement[trap], is_right, strict=True))
+        return not explains_all, -sum(agreement[trap])
+
+    likeliest_first = sorted(agreement, key=rank)
+    verdicts = []
+    for index, (case, answer) in enumerate(given):
+        mistake = next((trap for trap in likeliest_first if agreement[trap][index]), None)
+        verdicts.append(Verdict(case, answer, is_right[index], None if is_right[index] else mistake))
+    return verdicts
+
+
+def _report(verdicts: list[Verdict]) -> str:
+    """One sentence if one mistake explains every wrong number; otherwise one for each case."""
+    wrong = [verdict for verdict in verdicts if not verdict.is_right]
+    head = f"{wrong[0].case.estimator}: {len(wrong)} of {len(verdicts)} cases are wrong."
+    mistake = wrong[0].mistake
+    if mistake is not None and len(verdicts) > 1 and all(verdict.mistake is mistake for verdict in wrong):
+        head = f"{head} This {mistake.sentence}. That explains every wrong number."
+        return "\n\n".join([head, *map(_numbers, wrong)])
+    return "\n\n".join([head, *(f"{_numbers(verdict)}\n  {_words(verdict.mistake)}" for verdict in wrong)])
+
+
+def _words(mistake: Trap | None) -> str:
+    return "No known mistake gives these numbers." if mistake is None else f"This {mistake.sentence}."
 
 
 def _wrong_returns(trap: Trap, case: Case) -> Answer:
     return spread_returns(case, wrong_returns(trap, case.story.steps, case.estimator))
 
 
-def _numbers(run: _Run) -> str:
-    case = run.case
+def _numbers(verdict: Verdict) -> str:
+    case = verdict.case
     knob = f"n = {case.n}" if case.estimator.endswith("nstep") else f"λ = {case.lambda_:g}"
     return "\n".join(
         [
             f'case "{case.name}" (γ = {case.gamma:g}, {knob}): {case.about}',
             f"  expected {_in_words(case.returns)}",
-            f"  given    {_in_words(run.given)}",
+            f"  given    {_in_words(verdict.given)}",
         ]
     )
 

@@ -272,6 +272,13 @@ def only_when_complete(weight: Fraction, summed: int, steps: Steps) -> Fraction:
     return weight * (summed == steps.n)
 
 
+def flag_of_the_first_step(parts: Parts, steps: Steps) -> Returns:
+    """The bootstrap's mask is read where the return begins, not where its rewards end."""
+    alive = [end not in {TERMINATED, BOTH} for end in steps.ends]
+    everywhere = nstep_returns(never_terminal(parts, steps), steps)
+    return [everywhere[t] if alive[t] else right for t, right in enumerate(nstep_returns(parts, steps))]
+
+
 # Entropies and several critics.
 
 

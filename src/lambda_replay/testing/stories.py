@@ -66,7 +66,7 @@ _BASES: dict[str, Steps] = {
     "sarsa": _OFF_POLICY,
     "tree": _OFF_POLICY,
     "retrace": _OFF_POLICY,
-    "qstar": _OFF_POLICY,
+    "qstar": replace(_OFF_POLICY, epsilon=Fraction(0)),
     "soft": _ACTOR,
     "soft-nstep": _ACTOR,
     "twin": _ACTOR,
@@ -159,6 +159,7 @@ def stories(estimator: str) -> tuple[Story, ...]:
     return (*told, Story("one step", "the sequence is a single step", single))
 
 
+@functools.cache
 def older_steps(steps: Steps) -> Steps:
     """Two steps that a ring still holds from long before: the end of another episode."""
     return replace(
