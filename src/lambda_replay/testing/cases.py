@@ -37,7 +37,8 @@ class Case:
     Index t holds what happened at t: the reward for a_t, and whether a_t ended the episode. After an end, row t+1 is
     the first step of the next episode, while ``next_…`` at t belongs to the final observation. Shapes are those of the
     layout "sequence". "batch" puts an axis K before T, "time-first" behind it. In "ring" T becomes N slots.
-    A is the number of actions: 1 with an actor, whose own action in s_t is then meant. C critics: 1, or 2 for "twin…".
+    A is the number of actions: 1 with an actor, whose own action in s_t is then meant. C critics: 1, or 2 for "twin"
+    and "twin-return", whose ``values`` are the smaller critic's and the first critic's.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Case:
     next_critic_values: Floats  # [C, T]  each critic's value in s_{t+1}
     slots: Integers  # [T]  where the steps lie; in a ring, the slots whose returns are wanted, in order of time
     returns: Answer  # [T]  the right answer
-    story: Story
+    story: Story  # the exact numbers
 
     def __str__(self) -> str:
         return f"{self.estimator}: {self.name}"
