@@ -56,6 +56,14 @@ def test_values_are_judged_over_many_rows(sick: Row, kind: str) -> None:
     assert kinds([*rows, HEALTHY]) == []  # recovered
 
 
+def test_dead_units_are_mentioned_even_if_the_last_row_did_not_look() -> None:
+    """The network is looked at less often than every row."""
+    alike = {**HEALTHY, "q_std_states": 0.0}
+    rows = [alike] * MANY_ROWS + [{**alike, "dead_share_1": 0.2, "dead_share_2": 0.75}] + [alike] * 3
+    assert "and 75 % of a layer's units are dead" in find_warnings(rows)[0].sentence
+    assert "dead" not in find_warnings([*rows, {**alike, "dead_share_1": 0.2, "dead_share_2": 0.5}])[0].sentence
+
+
 @pytest.mark.parametrize("healthy", [{"q_std_states": 0.021}, {"q_mean": 24.9}, {"q_mean": -24.9}], ids=str)
 def test_values_within_the_limits_are_healthy(healthy: Row) -> None:
     assert kinds([{**HEALTHY, **healthy}] * 3 * MANY_ROWS) == []

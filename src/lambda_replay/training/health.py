@@ -29,6 +29,7 @@ class HealthMonitor:
     def __init__(self) -> None:
         self._rows_alike = 0
         self._rows_away = 0
+        self._dead_share = 0.0  # of the layer with the most dead units, when the network was last looked at
         self._games_before: float | None = None  # the number of games when the first score was judged
         self._current: dict[str, HealthWarning] = {}
 
@@ -45,13 +46,15 @@ class HealthMonitor:
 
     def _judge_spread(self, row: Row) -> HealthWarning | None:
         spread, error = row.get("q_std_states"), row.get("td_error_abs_mean")
+        shares = [value or 0.0 for name, value in row.items() if name.startswith("dead_share_")]
+        self._dead_share = max(shares, default=self._dead_share)
         if spread is None or error is None:
             return self._current.get("values alike")  # the last row of a run has no values
         self._rows_alike = self._rows_alike + 1 if spread < ALIKE * error else 0
         if self._rows_alike < MANY_ROWS:
             return None
-        dead = max((value or 0.0 for name, value in row.items() if name.startswith("dead_share_")), default=0.0)
-        units = f", and {100 * dead:.0f} % of a layer's units are dead" if dead > 0.5 else ""
+        dead = 100 * self._dead_share
+        units = f", and {dead:.0f} % of a layer's units are dead" if dead > 50 else ""
         return HealthWarning(
             "values alike",
             f"the Q-values no longer depend on the state (they vary by {spread:.2g}, the returns are off by "
