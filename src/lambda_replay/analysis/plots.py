@@ -26,6 +26,7 @@ from lambda_replay.replay.data import Floats
 AXIS_LABELS: dict[Axis, str] = {"steps": "agent steps", "hours": "hours of training"}
 DPI = 200  # twice the usual, for high-resolution screens
 MOST_DOTS = 20_000  # episodes drawn in a run's plot; more would only make a solid block
+LINE_WIDTH = 1.8
 INK, GRID = "#24292f", "#e3e6ea"
 SETTINGS = {  # for every figure
     "font.size": 10,
@@ -44,7 +45,7 @@ SETTINGS = {  # for every figure
     "text.color": INK,
     "xtick.color": "#57606a",
     "ytick.color": "#57606a",
-    "lines.linewidth": 1.8,
+    "lines.linewidth": LINE_WIDTH,
     "legend.frameon": False,
     "pdf.fonttype": 42,  # embed fonts, so that text stays text
 }
@@ -62,7 +63,7 @@ def plot_run(run_directory: Path, out_png: Path) -> Path:
         axes.set_ylabel("score of an episode")
         _draw_run(axes, episodes)
         axes.set_xlim(0, max(config.get("steps", 0), episodes.steps[-1] if len(episodes.steps) else 1))
-        _format_steps(axes)
+        format_steps(axes)
 
     return write_shared(out_png, render(draw, (8.0, 4.5), ["png"])["png"])
 
@@ -189,12 +190,12 @@ def _draw_environment(axes: Any, environment: EnvironmentSummary, axis: Axis, st
     axes.set_xlim(0, grid[-1])
     axes.locator_params(nbins=6)
     if axis == "steps":
-        _format_steps(axes)
+        format_steps(axes)
 
 
 def _draw_curve(axes: Any, grid: Floats, curve: Curve, *, label: str, style: ArmStyle) -> None:
     """Draw a line where all of the arm's runs are included, and a fainter one where only some are."""
-    dashes = (0, tuple(part / 1.8 for part in style.dash)) if style.dash else "solid"
+    dashes = dashes_of(style)
     is_whole = curve.count == curve.count.max()
     whole = np.where(is_whole, curve.mean, np.nan)
     beside = np.convolve(~is_whole, [1, 1, 1], mode="same") > 0  # with one point of overlap, so that there is no gap
@@ -203,6 +204,11 @@ def _draw_curve(axes: Any, grid: Floats, curve: Curve, *, label: str, style: Arm
     axes.plot(grid, whole, color=style.light, linestyle=dashes, label=label)
     low, high = curve.mean - curve.standard_error, curve.mean + curve.standard_error
     axes.fill_between(grid, low, high, color=style.light, alpha=0.15, linewidth=0)
+
+
+def dashes_of(style: ArmStyle) -> Any:
+    """The dash pattern as matplotlib takes it, in multiples of the line's width."""
+    return (0, tuple(part / LINE_WIDTH for part in style.dash)) if style.dash else "solid"
 
 
 def _draw_aggregate(figure: Any, summary: StudySummary, styles: dict[str, ArmStyle]) -> None:
@@ -236,5 +242,5 @@ def _legend_of(all_axes: Sequence[Any]) -> tuple[list[Any], list[str]]:
     return list(handles.values()), list(handles)
 
 
-def _format_steps(axes: Any) -> None:
+def format_steps(axes: Any) -> None:
     axes.xaxis.set_major_formatter(load_extra("matplotlib.ticker").EngFormatter(sep=""))

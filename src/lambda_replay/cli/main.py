@@ -43,6 +43,7 @@ COMMANDS = {
         "describe", "show a run's settings and needs:  lambda-replay describe ENV [options of train]", SETTINGS
     ),
     "inspect": Command("inspect", "draw one refresh under several estimators:  lambda-replay inspect RUN", "--length"),
+    "compare": Command("compare", "several runs in one table and one picture:  lambda-replay compare RUN RUN …"),
     "verify": Command("verify", "check a run directory's files:  lambda-replay verify RUN"),
     "study": Command(
         "study",
