@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"training"}),
     frozenset({"rundir"}),
     frozenset({"agents"}),
-    frozenset({"learning", "envs", "testing"}),
+    frozenset({"learning", "envs", "sb3", "testing"}),
     frozenset({"replay"}),
     frozenset({"floor"}),
 )
