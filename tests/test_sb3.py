@@ -589,14 +589,10 @@ def test_a_cache_is_refreshed_when_its_minibatches_are_used_up() -> None:
     assert caches_of(buffer, 16, 8, 8) == [0, 1, 1]  # another size is drawn from a new one
 
 
-def test_each_row_is_drawn_once_on_average() -> None:
-    buffer = play(make_model(DQN, Counting(), cache_size=40, block_length=5), 100)
-    assert caches_of(buffer, *[16] * 7) == [1, 1, 1, 2, 2, 2, 3]  # 40 / 16, rounded up
-
-
 def test_a_cache_is_no_larger_than_the_buffer() -> None:
-    """After four steps: one block of four, which one minibatch uses up, as it has 16 rows."""
-    model = make_model(DQN, gym.make("CartPole-v1"), cache_size=1_000, block_length=50, learning_starts=0, train_freq=4)
+    """A block is no longer than what has been played, either: the first cache is one block of four steps."""
+    env = gym.make("CartPole-v1")
+    model = make_model(DQN, env, cache_size=1_000, updates_per_refresh=1, learning_starts=0, train_freq=4)
     sizes = []
     model.replay_buffer.attach(model)
     refresh = model.replay_buffer.refresh
@@ -609,7 +605,7 @@ def test_a_cache_is_no_larger_than_the_buffer() -> None:
     model.learn(40)
     assert sizes[:3] == [4, 8, 12]
     assert sizes == sorted(sizes)
-    assert 30 < sizes[-1] <= 40
+    assert 36 <= sizes[-1] <= 45  # with the closing slots of a few games
 
 
 def test_a_cache_whose_states_are_overwritten_is_refreshed() -> None:
@@ -751,7 +747,7 @@ def test_reset_forgets_everything() -> None:
         ({"cache_size": 0}, "cache_size is 0; give 1 or more"),
         ({"cache_size": 10}, "cache_size is 10; give 50 rows or more"),
         ({"block_length": 0}, "block_length is 0; give 1 or more"),
-        ({"updates_per_refresh": 0}, "updates_per_refresh is 0; give 1 or more, or leave it out"),
+        ({"updates_per_refresh": 0}, "updates_per_refresh is 0; give 1 or more"),
         ({"tail": -1}, "tail is -1; give 0 or more steps"),
         ({"priority": 1.5}, "priority is 1.5; give a number from 0 to 1"),
         ({"critic_minimum": "mean"}, "critic_minimum is mean; give step or return"),
@@ -857,7 +853,7 @@ class Follow(gym.Env[Any, Any]):
         return self.shown
 
 
-@pytest.mark.parametrize("algorithm", [DDPG, TD3, SAC])
+@pytest.mark.parametrize("algorithm", [TD3, SAC])
 def test_actors_learn_to_follow(algorithm: type[OffPolicyAlgorithm]) -> None:
     noise = {} if algorithm is SAC else {"action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.2))}
     model = cast(Any, algorithm)(
@@ -867,7 +863,7 @@ def test_actors_learn_to_follow(algorithm: type[OffPolicyAlgorithm]) -> None:
         learning_starts=200,
         batch_size=64,
         train_freq=50,
-        gradient_steps=50,
+        gradient_steps=40,
         gamma=0.9,
         policy_kwargs={"net_arch": [32]},
         seed=0,
@@ -876,7 +872,60 @@ def test_actors_learn_to_follow(algorithm: type[OffPolicyAlgorithm]) -> None:
         replay_buffer_kwargs={"estimator": "peng:0.7", "cache_size": 1_000, "block_length": 20},
         **noise,
     )
-    model.learn(1_500, callback=AttachCallback())
+    model.learn(1_000, callback=AttachCallback())
     shown = np.linspace(-0.8, 0.8, 9, dtype=np.float32)[:, None]
     actions, _ = model.predict(shown, deterministic=True)
     assert np.abs(actions - shown).mean() < 0.15  # a policy that stands still is 0.44 off
+
+
+# rl-baselines3-zoo's hyper-parameters, with fewer steps, and an earlier start for TD3.
+ZOO: list[tuple[type[OffPolicyAlgorithm], str, int, dict[str, Any]]] = [
+    (
+        DQN,
+        "CartPole-v1",
+        25_000,
+        {
+            "learning_rate": 2.3e-3,
+            "batch_size": 64,
+            "buffer_size": 100_000,
+            "learning_starts": 1_000,
+            "target_update_interval": 10,
+            "train_freq": 256,
+            "gradient_steps": 128,
+            "exploration_fraction": 0.16,
+            "exploration_final_eps": 0.04,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+    ),
+    (SAC, "Pendulum-v1", 6_000, {"learning_rate": 1e-3}),
+    (
+        TD3,
+        "Pendulum-v1",
+        6_000,
+        {
+            "gamma": 0.98,
+            "learning_starts": 1_000,
+            "train_freq": (1, "episode"),
+            "gradient_steps": -1,
+            "action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.1)),
+            "policy_kwargs": {"net_arch": [400, 300]},
+        },
+    ),
+]
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize(("algorithm", "env", "steps", "zoo"), ZOO, ids=[row[0].__name__ for row in ZOO])
+def test_no_worse_than_the_plain_agent(
+    algorithm: type[OffPolicyAlgorithm], env: str, steps: int, zoo: dict[str, Any]
+) -> None:
+    """The mean score of the last ten games of three seeds, less a tenth of what random play leaves to win."""
+    scores: dict[bool, list[float]] = {False: [], True: []}
+    for seed in range(3):
+        for is_ours in scores:
+            changes = {"replay_buffer_class": LambdaReplayBuffer} if is_ours else {}
+            model = cast(Any, algorithm)("MlpPolicy", env, seed=seed, device="cpu", **zoo, **changes)
+            model.learn(steps, callback=AttachCallback() if is_ours else None)
+            scores[is_ours] += [episode["r"] for episode in model.ep_info_buffer][-10:]
+    worst, best = (20, 500) if algorithm is DQN else (-1_200, -150)
+    assert np.mean(scores[True]) > np.mean(scores[False]) - 0.1 * (best - worst), scores

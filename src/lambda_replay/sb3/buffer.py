@@ -191,8 +191,8 @@ class LambdaReplayBuffer(ReplayBuffer):
             blocks = blocks._replace(transitions=blocks.transitions._replace(rewards=rewards))
         critic = make_critic(self.model, lambda states: self._observations(states, env), self.settings.critic_minimum)
         self.cache = build_cache(blocks, critic, self.estimator)
-        updates = self.settings.updates_per_refresh or -(-len(self.cache.slots) // batch_size)
-        self._minibatches = list(self.cache.sample_rows(batch_size, updates, self.settings.priority, rng=self.rng))
+        updates, priority = self.settings.updates_per_refresh, self.settings.priority
+        self._minibatches = list(self.cache.sample_rows(batch_size, updates, priority, rng=self.rng))
         self._cached_at = self.memory.written
 
     def _promote(self, discount: float, rng: np.random.Generator) -> Promoted:
@@ -234,8 +234,8 @@ class LambdaReplayBuffer(ReplayBuffer):
         """States [n, F, ...] of the memory as the networks take them."""
         observations = self._normalize_obs(self.layout.restore(states), env)
         if isinstance(observations, dict):
-            return {key: self.to_torch(array) for key, array in observations.items()}
-        return self.to_torch(observations)
+            return {key: self.to_torch(array, copy=False) for key, array in observations.items()}
+        return self.to_torch(observations, copy=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is saved: everything but the model, and the cache that was computed with it."""

@@ -28,17 +28,15 @@ class Settings:
     estimator: str | Estimator = "peng:0.7"  # a name such as nstep:3, or a callable from blocks to returns
     cache_size: int = 10_000  # rows S; fewer while the buffer holds fewer transitions
     block_length: int = 50  # steps B per block; fewer while no environment has played as many
-    updates_per_refresh: int | None = None  # minibatches from one cache; None: each row is drawn once on average
+    updates_per_refresh: int = 100  # minibatches from one cache
     priority: float = 0.0  # p: how much more often rows with a large TD error are drawn; paper 0 or 0.1
     tail: int = 0  # steps computed beyond each block and discarded, which lengthens its last returns
     frame_stack: int = 1  # the n_stack of VecFrameStack: each frame is then stored once
     critic_minimum: Minimum = "step"  # the smaller critic at each step, or the smaller return
 
     def __post_init__(self) -> None:
-        for name in ("cache_size", "block_length", "frame_stack"):
+        for name in ("cache_size", "block_length", "updates_per_refresh", "frame_stack"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        updates = self.updates_per_refresh
-        _require(updates is None or updates >= 1, "updates_per_refresh", updates, "1 or more, or leave it out")
         _require(self.tail >= 0, "tail", self.tail, "0 or more steps")
         _require(0 <= self.priority <= 1, "priority", self.priority, "a number from 0 to 1")
         _require(self.critic_minimum in ("step", "return"), "critic_minimum", self.critic_minimum, "step or return")
