@@ -334,5 +334,5 @@ def test_ray_is_enough_to_look_for_a_cluster(install: Install, trained: Path) ->
 
 
 def test_sb3_brings_stable_baselines3(install: Install, tmp_path: Path) -> None:
-    code = "import lambda_replay, stable_baselines3; print(stable_baselines3.DQN.__name__)"
-    assert install("sb3").python(code, directory=tmp_path).stdout == "DQN\n"
+    code = "from lambda_replay.sb3 import LambdaReplayBuffer; print(LambdaReplayBuffer.__mro__[1].__name__)"
+    assert install("sb3").python(code, directory=tmp_path).stdout == "ReplayBuffer\n"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,11 +27,13 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.her import HerReplayBuffer
 
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.sb3 import AttachCallback, LambdaReplayBuffer
 from lambda_replay.sb3.critics import ignores_next_states, make_critic, propose_sac
+from lambda_replay.sb3.settings import Settings
 
 DISCRETE, CONTINUOUS = spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
 ALGORITHMS: list[type[OffPolicyAlgorithm]] = [DQN, DDPG, TD3, SAC]
@@ -808,6 +813,27 @@ def test_another_number_of_environments_is_rejected() -> None:
         model.replay_buffer.attach(model)
 
 
+class Goal(gym.Env[Any, Any]):
+    """As little as HerReplayBuffer needs."""
+
+    observation_space = spaces.Dict(
+        dict.fromkeys(["observation", "achieved_goal", "desired_goal"], spaces.Box(0, 1, (1,)))
+    )
+    action_space = DISCRETE
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return {name: np.zeros(1, np.float32) for name in self.observation_space}, {}
+
+    def compute_reward(self, achieved: Any, desired: Any, infos: Any) -> Any:
+        return np.zeros(len(achieved))
+
+
+def test_goals_are_rejected() -> None:
+    model = DQN("MultiInputPolicy", Goal(), replay_buffer_class=HerReplayBuffer, device="cpu")
+    with pytest.raises(ConfigError, match="has HerReplayBuffer: HerReplayBuffer draws new goals whenever it samples"):
+        model.learn(5, callback=AttachCallback())
+
+
 def test_the_callback_needs_the_buffer() -> None:
     model = DQN("MlpPolicy", Counting(), device="cpu")
     with pytest.raises(ConfigError, match="AttachCallback needs a LambdaReplayBuffer, but the model has ReplayBuffer;"):
@@ -827,6 +853,23 @@ def test_a_missing_package_is_named() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "lambda_replay.sb3 needs stable_baselines3, which is not installed" in ended.stderr
     assert "pip install 'lambda-replay[sb3]'" in ended.stderr
+
+
+def test_the_example_on_the_page_runs() -> None:
+    page = Path(__file__).resolve().parents[1] / "docs" / "sb3.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert "model.learn(20_000)" in example
+    names: dict[str, Any] = {}
+    exec(compile(example.replace("20_000", "140"), "sb3.md", "exec"), names)
+    assert names["model"]._n_updates == 40
+
+
+def test_the_page_names_every_setting() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "sb3.md").read_text(encoding="utf-8")
+    table, _, _ = page.partition("How to choose")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?([^`|]+?)`? \|", table, re.MULTILINE))
+    defaults = {field.name: field.default for field in fields(Settings)} | {"handle_timeout_termination": True}
+    assert {name: ast.literal_eval(text.replace(",", "")) for name, text in rows.items()} == defaults
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
