@@ -88,16 +88,22 @@ def run_missing(tasks: list[str], seeds: int, steps: int | None, out: Path) -> N
     for seed in range(1, seeds + 1):
         for task in tasks:
             for arm in ARMS:
-                path = out / f"{task}-{arm}-{seed}.json"
-                if not path.exists():
-                    print(f"{path.stem} …", flush=True)
-                    arguments = [task, arm, str(seed), str(steps or TASKS[task][2])]
-                    command = [sys.executable, __file__, "--run", *arguments]
-                    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-                    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, env={**os.environ, **threads})
-                    unfinished = path.with_suffix(".tmp")
-                    unfinished.write_bytes(ended.stdout)
-                    unfinished.replace(path)
+                run_one(out / f"{task}-{arm}-{seed}.json", task, arm, seed, steps or TASKS[task][2])
+
+
+def run_one(path: Path, task: str, arm: str, seed: int, steps: int) -> None:
+    """Run it in a process of its own, unless its file exists."""
+    if path.exists():
+        if json.loads(path.read_text())["steps"] != steps:
+            sys.exit(f"{path} is a run of another length than {steps} steps; give another directory with --out.")
+        return
+    print(f"{path.stem} …", flush=True)
+    command = [sys.executable, __file__, "--run", task, arm, str(seed), str(steps)]
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, env={**os.environ, **threads})
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_bytes(ended.stdout)
+    unfinished.replace(path)
 
 
 def measure(task: str, arm: str, seed: int, steps: int) -> dict[str, Any]:
