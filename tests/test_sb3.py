@@ -284,9 +284,6 @@ def test_peng_0_gives_the_targets_of_the_agent_itself(algorithm: type[OffPolicyA
     model = make_model(algorithm, env, estimator="peng:0", **sizes)
     buffer = play(model, 60)
     recorded.train(model, updates=5)  # so that the networks differ from their targets
-    for name in ("q_net", "actor", "critic"):
-        if hasattr(model, f"{name}_target"):
-            getattr(model, f"{name}_target").load_state_dict(getattr(model, name).state_dict())
     torch.manual_seed(7)
     if algorithm is SAC:
         model.actor.action_log_prob(torch.zeros((80, 1)))  # SAC.train draws actions for its states first
@@ -302,6 +299,9 @@ def test_peng_0_gives_the_targets_of_the_agent_itself(algorithm: type[OffPolicyA
         dones=torch.as_tensor(memory.terminated[cache.slots].repeat(2)[:, None].astype(np.float32)),
         rewards=torch.as_tensor(memory.rewards[cache.slots].repeat(2)[:, None]),
     )
+    for name in ("q_net", "actor", "critic"):
+        if hasattr(model, f"{name}_target"):
+            getattr(model, f"{name}_target").load_state_dict(getattr(model, name).state_dict())
     torch.manual_seed(7)
     targets = recorded.train_on(model, samples)[1::2]
     drawn = cache.is_transition
