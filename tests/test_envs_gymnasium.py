@@ -71,7 +71,6 @@ SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "Bytes-v0": (spaces.Box(0, 255, shape=(6, 6, 3), dtype=np.uint8), spaces.Discrete(2)),
     "Planes-v0": (spaces.Box(0, 1, shape=(3, 3, 2), dtype=np.bool_), spaces.Discrete(2)),
     "Flags-v0": (spaces.Box(0, 1, shape=(2,), dtype=np.bool_), spaces.Discrete(2)),
-    "Continuous-v0": (VECTOR, spaces.Box(-1, 1, shape=(1,))),
     "Several-v0": (VECTOR, spaces.MultiDiscrete([2, 3])),
     "Text-v0": (spaces.Text(5), spaces.Discrete(2)),
     "Sequence-v0": (spaces.Sequence(spaces.Discrete(3)), spaces.Discrete(2)),
@@ -294,8 +293,6 @@ def test_environments_without_pictures_say_so() -> None:
 @pytest.mark.parametrize(
     ("env_id", "sentence"),
     [
-        ("Continuous-v0", "Continuous-v0 has Box actions, but Q-values need Discrete ones"),
-        ("Pendulum-v1", "Pendulum-v1 has Box actions"),
         ("Several-v0", "Several-v0 has MultiDiscrete actions"),
         ("Text-v0", "Text-v0 has Text observations, but Text cannot become a vector"),
         ("Sequence-v0", "Sequence-v0 has Sequence observations"),

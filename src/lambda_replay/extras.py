@@ -26,6 +26,8 @@ EXTRAS = {
     "atari": ("ale_py", "cv2"),
     "minatar": ("minatar",),
     "classic": ("pygame",),
+    "box2d": ("Box2D",),
+    "mujoco": ("mujoco",),
     "report": ("PIL", "imageio", "imageio_ffmpeg", "jinja2", "matplotlib", "scipy"),
     "tensorboard": ("tensorboard",),
     "ray": ("ray",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class Flicker:
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, FLICKER_STREAM]))
         return self._flickered(self._environment.reset(seed))
 
-    def step(self, action: int) -> Step:
+    def step(self, action: Any) -> Step:
         step = self._environment.step(action)
         return step._replace(observation=self._flickered(step.observation))
 

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with Discrete actions; observations that are not arrays are flattened."""
+"""Any Gymnasium environment with Discrete or bounded Box actions; other observations than arrays are flattened."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import gymnasium
 import numpy as np
 from gymnasium import error as gymnasium_errors
-from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
+from lambda_replay.envs.actions import action_form
 from lambda_replay.envs.faults import FaultGuard, first_line
 from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.envs.names import check_family, check_spelling, unknown
@@ -46,13 +46,13 @@ class GymnasiumEnvironment:
             self._env = _make(env_id, self._arguments)
             try:
                 self._observation_space = self._env.observation_space  # a lookup through every wrapper, done once
-                self._first_action, self._spec = _read_spaces(env_id, self._env)
+                self._convert, self._spec = _read_spaces(env_id, self._env)
             except ConfigError:
                 self._env.close()
                 raise
         # The game so far, which is all we need to render it on request.
         self._seed: int | None = None
-        self._actions: list[int] = []
+        self._actions: list[Any] = []
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -67,11 +67,12 @@ class GymnasiumEnvironment:
                 raise self._fault(f"{_count(result)} from reset", f"fix the environment: {RESET}")
             return self._stored(result[0])
 
-    def step(self, action: int) -> Step:
-        assert 0 <= action < self._spec.num_actions, action
-        self._actions.append(action + self._first_action)
+    def step(self, action: Any) -> Step:
+        assert self._spec.accepts(action), action
+        converted = self._convert(action)
+        self._actions.append(converted)
         with self._guard:
-            result: Any = self._env.step(action + self._first_action)
+            result: Any = self._env.step(converted)
             if not (isinstance(result, tuple) and len(result) == 5):
                 raise self._fault(f"{_count(result)} from step", f"fix the environment: {STEP}")
             observation, reward, terminated, truncated, _ = result
@@ -154,6 +155,9 @@ def _make(env_id: str, arguments: Mapping[str, Any]) -> GymnasiumEnv:
     except (gymnasium_errors.UnregisteredEnv, gymnasium_errors.DeprecatedEnv):
         raise unknown(env_id) from None
     except gymnasium_errors.Error as error:
+        package = missing_package(error.__cause__)
+        if package is not None:
+            raise not_installed(package, env_id) from error
         raise ConfigError(f"{env_id} could not be created: {first_line(error)}") from error
     except ImportError as error:
         if error.name is not None and not isinstance(error, ModuleNotFoundError):
@@ -182,26 +186,14 @@ def _count(result: Any) -> str:
     return f"{len(result)} values" if isinstance(result, tuple) else f"one value ({type(result).__name__})"
 
 
-def _read_spaces(env_id: str, env: GymnasiumEnv) -> tuple[int, EnvironmentSpec]:
-    """The number of the first action and the spec; raises ConfigError for a space that does not fit."""
-    actions = env.action_space
-    if not isinstance(actions, Discrete):
-        raise ConfigError(
-            f"{env_id} has {type(actions).__name__} actions, but Q-values need Discrete ones; "
-            "choose an environment with Discrete actions, or register one that wraps them."
-        )
+def _read_spaces(env_id: str, env: GymnasiumEnv) -> tuple[Callable[[Any], Any], EnvironmentSpec]:
+    """How actions are converted, and the spec; raises ConfigError for a space that does not fit."""
+    actions = action_form(env_id, env.action_space, getattr(env.unwrapped, "get_action_meanings", None))
     shape, dtype = stored_form(env_id, env.observation_space)
-    first, count = int(actions.start), int(actions.n)
-    return first, EnvironmentSpec(
+    return actions.convert, EnvironmentSpec(
         observation_shape=shape,
         observation_dtype=dtype,
-        num_actions=count,
-        action_names=_action_names(env, first, count),
+        num_actions=actions.num_actions,
+        action_names=actions.names,
+        action_shape=actions.shape,
     )
-
-
-def _action_names(env: GymnasiumEnv, first: int, count: int) -> tuple[str, ...]:
-    meanings = getattr(env.unwrapped, "get_action_meanings", None)
-    if meanings is None:
-        return tuple(str(first + index) for index in range(count))
-    return tuple(str(name).lower() for name in meanings())

@@ -17,12 +17,23 @@ class EnvironmentSpec:
 
     observation_shape: tuple[int, ...]
     observation_dtype: np.dtype[Any]  # uint8 pixels, bool planes, or float32 vectors
-    num_actions: int
-    action_names: tuple[str, ...]
+    num_actions: int  # 0: actions are vectors
+    action_names: tuple[str, ...]  # or the range of each number of a vector, as the environment sees it
+    action_shape: tuple[int, ...] = ()  # (D,) of a vector, whose numbers are from −1 to 1; () of an integer
 
     @property
     def has_pixels(self) -> bool:
         return len(self.observation_shape) >= 2
+
+    @property
+    def is_continuous(self) -> bool:
+        return bool(self.action_shape)
+
+    def accepts(self, action: Any) -> bool:
+        """Whether this is an action: an integer, or the numbers of a vector."""
+        if not self.is_continuous:
+            return isinstance(action, int | np.integer) and 0 <= int(action) < self.num_actions
+        return np.shape(action) == self.action_shape and all(-1 <= number <= 1 for number in action)
 
 
 class Step(NamedTuple):
@@ -44,7 +55,9 @@ class Environment(Protocol):
 
     def reset(self, seed: int) -> Observation: ...
 
-    def step(self, action: int) -> Step: ...
+    def step(self, action: Any) -> Step:
+        """The result of an action that ``spec.accepts``."""
+        ...
 
     def render(self) -> NDArray[np.uint8]:
         """The current image, RGB [H, W, 3], for people."""
