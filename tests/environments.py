@@ -167,7 +167,8 @@ _register("Raising-v0", Misbehaving, wrong="raises")
 _register("Exiting-v0", Misbehaving, wrong="exits")
 _register("Refusing-v0", Misbehaving, wrong="refuses")
 _register("FourValues-v0", Misbehaving, wrong="four values")
-_register("ContinuousActions-v0", WrongSpaces, observations=_VECTOR, actions=spaces.Box(-1, 1, shape=(1,)))
+_register("SeveralActions-v0", WrongSpaces, observations=_VECTOR, actions=spaces.MultiDiscrete([2, 3]))
+_register("UnboundedActions-v0", WrongSpaces, observations=_VECTOR, actions=spaces.Box(-1, np.inf, shape=(1,)))
 _register("TextObservations-v0", WrongSpaces, observations=spaces.Text(5), actions=spaces.Discrete(2))
 
 

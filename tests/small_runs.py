@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lambda_replay.agents.run_settings import override, to_dict
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.training.loop import Event
@@ -33,12 +34,14 @@ def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int 
         "device": "cpu",
         "memory": {"capacity": 240, "start": 120},
     }
-    if agent == "dqn-lambda":
+    if agent.endswith("-lambda"):
         small["cache"] = {"size": 60, "block_length": 20, "refresh_every": INTERVAL, "updates": 4}
     elif agent == "pqn":
         small["rollout"], small["optimizer"] = {"size": INTERVAL, "epochs": 2}, {"batch_size": 10}
     else:
         small["target"] = {"copy_every": INTERVAL, "update_every": 4}
+    if agent_kind(agent).actions == "Box":
+        small["network"], small["optimizer"] = {"hidden": (16,)}, {"batch_size": 32}
     if env.startswith("atari/"):
         small["network"] = {"kind": "mlp", "hidden": (16,)}
     return override(override(make_config(env, agent=agent), small), values)

@@ -273,7 +273,7 @@ def test_the_command_times_every_agent_of_a_preset_and_says_how_long_its_run_tak
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bench, "ENVIRONMENTS", ("CartPole-v1",))
+    monkeypatch.setattr(bench, "ENVIRONMENTS", (("classic", "CartPole-v1"),))
     assert main(["bench", "--seconds", "0.01", "--threads", "1", "--envs", "1", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = [(row["agent"], row["envs"], row["threads"]) for row in found["speed"]]
@@ -290,7 +290,7 @@ def test_the_command_times_every_agent_of_a_preset_and_says_how_long_its_run_tak
 def test_what_cannot_be_measured_is_left_out_with_a_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "ENVIRONMENTS", ("NoSuchEnvironment-v0", "CartPole-v1"))
+    monkeypatch.setattr(bench, "ENVIRONMENTS", (("classic", "NoSuchEnvironment-v0"), ("classic", "CartPole-v1")))
     # 8 environments do not fit a refresh every 100 steps.
     assert main(["bench", "--seconds", "0.01", "--threads", "1", "--envs", "1", "8"]) == 0
     said = capsys.readouterr()
@@ -299,7 +299,7 @@ def test_what_cannot_be_measured_is_left_out_with_a_sentence(
     sentences = " ".join(said.err.split())
     assert "skipped NoSuchEnvironment-v0, dqn-lambda, --envs 1, --threads 1: " in sentences
     assert "skipped CartPole-v1, dqn-lambda, --envs 8, --threads 1: cache.refresh_every (100)" in sentences
-    monkeypatch.setattr(bench, "ENVIRONMENTS", ("NoSuchEnvironment-v0",))
+    monkeypatch.setattr(bench, "ENVIRONMENTS", (("classic", "NoSuchEnvironment-v0"),))
     assert main(["bench", "--seconds", "0.01", "--threads", "1"]) == 2
     assert "NoSuchEnvironment-v0" in capsys.readouterr().err.splitlines()[-1]
 

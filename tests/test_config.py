@@ -298,7 +298,7 @@ REFUSED: list[tuple[RunConfig, dict[str, Any], list[str]]] = [
     (CARTPOLE, {"network": {"hidden": [1.5]}}, ["network.hidden", "1.5"]),
     (ATARI, {"atari": {"clip_rewards": 1}}, ["atari.clip_rewards is 1", "true or false"]),
     # Combinations that cannot be
-    (CARTPOLE, {"agent": "dqn"}, ["cache", "dqn-lambda only"]),
+    (CARTPOLE, {"agent": "dqn"}, ["cache", "belong to agent dqn-lambda", "only"]),
     (BASELINE, {"agent": "dqn-lambda"}, ["target", "agent dqn only"]),
     (CARTPOLE, {"cache": None}, ["cache is None", "a table of settings"]),
     (BASELINE, {"target": None}, ["target is None", "a table of settings"]),

@@ -103,8 +103,20 @@ def snapshot(run: Path) -> dict[str, bytes]:
         small_config("minatar/asterix", "dqn", 1),
         small_config("minatar/breakout", "pqn", 4),
         small_config("CliffWalking-v1", "dqn-lambda", 2, max_game_steps=25),  # which has no end for a random walker
+        small_config("Pendulum-v1", "sac-lambda", 2, estimator="retrace:0.9", cache={"priority": 0.5}),
+        small_config("Pendulum-v1", "td3-lambda", 1, cache={"schedule": "concurrent"}, memory={"capacity": 400}),
     ],
-    ids=["cartpole", "cartpole-dqn-3", "cartpole-concurrent", "minatar-3", "minatar-dqn", "minatar-pqn", "endless"],
+    ids=[
+        "cartpole",
+        "cartpole-dqn-3",
+        "cartpole-concurrent",
+        "minatar-3",
+        "minatar-dqn",
+        "minatar-pqn",
+        "endless",
+        "sac-2",
+        "td3",
+    ],
 )
 def test_a_run_killed_three_times_gives_the_same_bytes(server: Server, tmp_path: Path, config: RunConfig) -> None:
     """Killed once in the middle of saving something, once anywhere, once while it resumes."""

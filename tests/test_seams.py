@@ -117,7 +117,7 @@ def test_every_command_knows_it(server: Server, finished: Path, tmp_path: Path) 
 def test_mistakes_are_told_in_its_own_words(server: Server, tmp_path: Path) -> None:
     for options, words in (
         (["--refresh-every", "0"], "refresh_every is 0; give a number above 0"),
-        (["--cache.size", "3"], "--cache.size belongs to agent dqn-lambda only; this is agent tabular"),
+        (["--target.copy-every", "3"], "--target.copy-every belongs to agent dqn only; this is agent tabular"),
         (
             ["--envs", "3", "--steps", "2001", "--memory.start", "102"],
             "refresh_every (50) must be a multiple of envs (3)",

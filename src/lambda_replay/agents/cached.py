@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -34,11 +35,18 @@ def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
         )
 
 
-def cache_needs(run: RunConfig, spec: EnvironmentSpec, batch_size: int) -> AgentNeeds:
-    """Bytes of the cache, of the values it is computed from, and of the rows of all minibatches, drawn at once."""
+def cache_needs(
+    run: RunConfig, spec: EnvironmentSpec, batch_size: int, values_per_state: int | None = None
+) -> AgentNeeds:
+    """Bytes of the cache, of the values it is computed from, and of the rows of all minibatches, drawn at once.
+
+    A critic has as many values per state as there are actions, unless ``values_per_state`` says otherwise.
+    """
     cache = _cache(run)
     states = cache.num_blocks * (cache.block_length + cache.tail + 1)
-    cache_bytes, q_values_bytes = cache.size * CACHE_ROW_BYTES, states * spec.num_actions * FLOAT_BYTES
+    row_bytes = CACHE_ROW_BYTES + (math.prod(spec.action_shape) - 1) * FLOAT_BYTES
+    per_state = spec.num_actions if values_per_state is None else values_per_state
+    cache_bytes, q_values_bytes = cache.size * row_bytes, states * per_state * FLOAT_BYTES
     updates, estimator = cache.updates_per_refresh, parse_estimator(run.estimator)
     candidates = estimator.k + 1 if isinstance(estimator, Median) else 0
     larger = f"cache.updates ({updates})" if updates > batch_size else f"optimizer.batch_size ({batch_size})"

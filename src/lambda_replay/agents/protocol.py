@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Acted(NamedTuple):
     """An agent's actions in n states."""
 
     actions: NDArray[Any]  # [n] integers, or [n, D] floats
-    behaviour_probs: Floats  # [n]  μ(a|s)
+    behaviour_probs: Floats  # [n]  μ(a|s), or log μ(a|s) of a density
 
 
 class Work(NamedTuple):
@@ -124,6 +124,7 @@ class AgentKind:
     config: type[Any]  # its settings: an AgentConfig that can be made without arguments
     make: MakeAgent
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy]  # from saved weights
+    actions: Literal["Discrete", "Box"] = "Discrete"  # the action spaces it can learn
     # Rejects, before anything is written, what ``make`` or the first step would reject.
     check: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None] = lambda run, spec, module: None
     estimator: Callable[[RunConfig], Estimator] = lambda run: parse_estimator(run.estimator)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,7 +16,7 @@ from lambda_replay.config import AtariConfig, MinAtarConfig, RunConfig, flatten,
 from lambda_replay.errors import ConfigError
 
 ALGORITHM = "algorithm"  # the field whose own fields appear next to the run's in files and on the command line
-_TABLES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # those that are None by default
+_FAMILIES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # tables that are None by default
 _WANTED = {
     "int": "a whole number",
     "float": "a number",
@@ -73,12 +73,20 @@ def differing_fields(one: RunConfig, other: RunConfig) -> list[str]:
 
 def _refuse_missing(values: Mapping[str, Any], owners: Iterable[Any], prefix: str = "") -> None:
     """Reject a table with a missing setting: a default might not be what was meant."""
-    for field in (field for owner in owners for field in fields(owner) if field.name != ALGORITHM):
-        if field.name not in values:
-            raise ConfigError(f"the setting {prefix}{field.name} is missing.")
-        table, kind = values[field.name], _TABLES.get(field.name, field.default_factory)
-        if isinstance(table, Mapping) and isinstance(kind, type):
-            _refuse_missing(table, [kind], f"{prefix}{field.name}.")
+    for owner in owners:
+        for field in (field for field in fields(owner) if field.name != ALGORITHM):
+            if field.name not in values:
+                raise ConfigError(f"the setting {prefix}{field.name} is missing.")
+            table, kind = values[field.name], _tables(owner).get(field.name)
+            if isinstance(table, Mapping) and kind is not None:
+                _refuse_missing(table, [kind], f"{prefix}{field.name}.")
+
+
+@cache
+def _tables(owner: Any) -> dict[str, Any]:
+    """The settings of a config that are tables of settings themselves, and what each is."""
+    tables = {name: hint for name, hint in get_type_hints(owner).items() if is_dataclass(hint)}
+    return {**tables, **_FAMILIES} if owner is RunConfig else tables
 
 
 @cache
@@ -107,13 +115,13 @@ def _read(kind: Any, values: Mapping[str, Any]) -> RunConfig:
         return _adapter(kind).validate_json(json.dumps(values, default=str), strict=True, extra="forbid")
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
-        raise _sentence(dict(details)) from None
+        raise _sentence(dict(details), _tables(RunConfig) | _tables(get_type_hints(kind)[ALGORITHM])) from None
     except ValueError as error:  # a number with thousands of digits
         raise ConfigError(f"a setting cannot be read ({error}); give a smaller number.") from None
 
 
-def _sentence(details: dict[str, Any]) -> ConfigError:
-    """What is wrong with a value, in our own words."""
+def _sentence(details: dict[str, Any], tables: Mapping[str, Any]) -> ConfigError:
+    """What is wrong with a value, in our own words; ``tables`` are the tables of settings, by name."""
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):  # from one of our own checks
         return cause
@@ -123,7 +131,7 @@ def _sentence(details: dict[str, Any]) -> ConfigError:
     if kind == "missing":
         return ConfigError(f"the setting {name} is missing.")
     if kind == "unexpected_keyword_argument":
-        known = _settings_of(str(place[-2]))
+        known = [field.name for field in fields(tables[str(place[-2])])] if str(place[-2]) in tables else []
         prefix = ".".join(map(str, place[:-1])) + "."
         return ConfigError(_unknown(str(place[-1]), known, "", prefix=prefix), name)
     wanted = details.get("ctx", {}).get("expected") or _WANTED.get(kind.partition("_")[0], "another value")
@@ -132,20 +140,16 @@ def _sentence(details: dict[str, Any]) -> ConfigError:
     return ConfigError(f"{name} is {shown(details['input'])}; give {wanted}.", name)
 
 
-def _settings_of(table: str) -> list[str]:
-    """The names of the settings in a table of the config."""
-    owners: list[Any] = [RunConfig, *(kind.config for kind in AGENTS.values())]
-    kinds = {field.name: field.default_factory for owner in owners for field in fields(owner)} | _TABLES
-    kind: Any = kinds.get(table)
-    return [field.name for field in fields(kind)] if isinstance(kind, type) else []
-
-
 def part_owner(part: str) -> str | None:
     """The owner of a table of settings that not every run has: "agent dqn", "atari/… environments"."""
     if part in ("atari", "minatar"):
         return f"{part}/… environments"
     owners = [name for name, kind in AGENTS.items() if part in {field.name for field in fields(kind.config)}]
-    return f"agent {' and '.join(owners)}" if owners else None
+    return f"agent {_listed(owners)}" if owners else None
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _unknown(name: str, known: Iterable[str], whose: str, prefix: str = "") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ def _draw_q_values(axes: Any, block: Evaluation) -> None:
         explored = np.flatnonzero(~block.is_greedy[0, :-1] & block.is_transition[0])
         at_the_bottom = axes.get_xaxis_transform()  # x in steps, y as a fraction of the panel
         axes.plot(explored, np.full(len(explored), 0.04), "o", color="#d55e00", markersize=3, transform=at_the_bottom)
-    axes.plot(steps, _where_transition(block, block.action_values[0, :-1]), color="#3d434b", label="Q(s, a) taken")
+    taken = _where_transition(block, _first(block.action_values)[:-1])
+    axes.plot(steps, taken, color="#3d434b", label="Q(s, a) taken")
     _put_legend(axes)
 
 
@@ -71,22 +72,27 @@ def _draw_explanations(
 ) -> None:
     steps = np.arange(block.rewards.shape[1])
     styles = arm_styles(["Q(s, a)", *explanations], baseline="Q(s, a)")
-    returns_axes.plot(
-        steps, _where_transition(block, block.action_values[0, :-1]), color=styles["Q(s, a)"].light, label="Q(s, a)"
-    )
+    taken = _where_transition(block, _first(block.action_values)[:-1])
+    returns_axes.plot(steps, taken, color=styles["Q(s, a)"].light, label="Q(s, a)")
     for name, explanation in explanations.items():
         style: dict[str, Any] = {
             "color": styles[name].light,
             "linestyle": (0, styles[name].dash or (1, 0)),
             "label": name,
         }
-        returns_axes.plot(steps, _where_transition(block, explanation.returns[0]), **{**style, "linewidth": 1.5})
+        returns = _where_transition(block, _first(explanation.returns, np.min))
+        returns_axes.plot(steps, returns, **{**style, "linewidth": 1.5})
         shown = explanation.next_traces if explanation.lambdas is None else explanation.lambdas
         if shown is not None:
-            row = np.broadcast_to(shown, block.rewards.shape)[0]
-            trace_axes.step(steps, _where_transition(block, row), where="mid", **{**style, "linewidth": 1.3})
+            row = _where_transition(block, _first(np.broadcast_to(shown, explanation.returns.shape)))
+            trace_axes.step(steps, row, where="mid", **{**style, "linewidth": 1.3})
     _put_legend(returns_axes)
     trace_axes.set_ylim(-0.05, 1.05)
+
+
+def _first(values: Floats, join: Callable[..., Floats] = np.mean) -> Floats:
+    """The first block of values [..., K, L], with several critics joined as in the cache: their smallest return."""
+    return join(values, axis=tuple(range(values.ndim - 2)))[0]
 
 
 def _where_transition(block: Evaluation, values: Floats) -> Floats:

@@ -17,7 +17,12 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import PRESETS, default_preset, make_config
 from lambda_replay.training.speed import Stopwatch, time_run
 
-ENVIRONMENTS = ("atari/breakout", "minatar/breakout", "CartPole-v1")  # one per preset, for its network
+ENVIRONMENTS = (  # one per preset, for its network
+    ("atari", "atari/breakout"),
+    ("minatar", "minatar/breakout"),
+    ("classic", "CartPole-v1"),
+    ("continuous", "Pendulum-v1"),
+)
 LARGEST_COUNT = 1_000  # of environments or threads
 MOST_SECONDS = 3_600.0
 CYCLE = 200  # agent steps: longer cycles are cut to about this many, with learning in proportion
@@ -85,7 +90,7 @@ def _check(options: BenchOptions) -> None:
 
 def _presets() -> list[RunConfig]:
     """Every agent of every preset, each in one of the preset's environments."""
-    return [make_config(env, agent=agent) for env in ENVIRONMENTS for agent in PRESETS[default_preset(env)].agents]
+    return [make_config(env, preset, agent) for preset, env in ENVIRONMENTS for agent in PRESETS[preset].agents]
 
 
 def measure(config: RunConfig, seconds: float) -> Speed:
@@ -96,7 +101,7 @@ def measure(config: RunConfig, seconds: float) -> Speed:
     assert config.threads is not None
     return Speed(
         env=config.env,
-        preset=default_preset(config.env),
+        preset=default_preset(config.env, config.agent),
         agent=config.agent,
         envs=config.envs,
         threads=config.threads,

@@ -15,7 +15,7 @@ from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.estimator_names import LEGEND, NAMED
 from lambda_replay.rundir.resources import Needs, available_ram, check_ram, estimate, in_words
-from lambda_replay.training.assembly import assemble, make_environments
+from lambda_replay.training.assembly import assemble, check_agent, make_environments
 
 PROBE_STEPS = 400  # agent steps that are timed after the start
 PROBE_START = 256
@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
     options = parse_run(DescribeOptions, arguments, "describe")
     environments = make_environments(options.config)
     spec = environments[0].spec
-    agent_kind(options.config.agent).estimator(options.config)
+    check_agent(options.config, spec)
     needs = estimate(options.config, spec)
     seconds = measure_seconds(options.config)
     if options.json:
@@ -76,7 +76,7 @@ def _as_text(options: DescribeOptions[RunConfig], spec: EnvironmentSpec, needs: 
     config = options.config
     shape = "×".join(str(side) for side in spec.observation_shape)
     lines = [
-        f"{config.env}: observations {shape} {spec.observation_dtype}, actions {', '.join(spec.action_names)}",
+        f"{config.env}: observations {shape} {spec.observation_dtype}, {_actions(spec)}",
         "",
         *_settings(to_dict(config)),
         "",
@@ -88,6 +88,13 @@ def _as_text(options: DescribeOptions[RunConfig], spec: EnvironmentSpec, needs: 
         f"time            about {_hours(seconds)} on this machine, from a short measurement",
     ]
     return "\n".join(lines)
+
+
+def _actions(spec: EnvironmentSpec) -> str:
+    if not spec.is_continuous:
+        return f"actions {', '.join(spec.action_names)}"
+    size = len(spec.action_names)
+    return f"actions of {size} number{'s' if size > 1 else ''} ({', '.join(spec.action_names)})"
 
 
 def _settings(values: dict[str, Any], prefix: str = "") -> list[str]:

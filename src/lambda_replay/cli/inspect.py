@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,17 @@ from lambda_replay.analysis.inspection import draw_block
 from lambda_replay.cli.options import check_file, check_play_options, parse, split_path
 from lambda_replay.cli.train import title_of
 from lambda_replay.cli.trust import asking
+from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.critic import as_critic, promote_slots
 from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.replay.estimators import Estimator
 from lambda_replay.rundir.directory import read_config
 from lambda_replay.training.playing import play_block
 from lambda_replay.training.policy import load_policy
 
+ESTIMATORS = ("nstep:3", "peng:0.75", "watkins:0.75", "median")
 LONGEST = 100_000  # agent steps; a plot of more would be unreadable
 
 
@@ -27,7 +30,7 @@ LONGEST = 100_000  # agent steps; a plot of more would be unreadable
 class InspectOptions:
     """Draw one block of a refresh: rewards, Q-values, each estimator's returns, and the λ or trace behind them."""
 
-    estimators: tuple[str, ...] = ("nstep:3", "peng:0.75", "watkins:0.75", "median")  # which to compare
+    estimators: tuple[str, ...] = ESTIMATORS  # which to compare; by default those of these that fit the agent
     length: int = 100  # agent steps in the block
     epsilon: float | None = None  # probability of a random action; by default the run's final ε
     seed: int | None = None  # seed of the games; by default the run's
@@ -45,7 +48,9 @@ def run(arguments: list[str]) -> int:
         raise ConfigError("--estimators is empty; name one or more.")
     check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
-    read_config(path)  # so that a missing run is reported first
+    saved = read_config(path)  # so that a missing run is reported first
+    if options.estimators == ESTIMATORS:
+        estimators = [estimator for estimator in estimators if _fits(saved, estimator)]
     out = path / "inspect.png" if options.out is None else options.out
     check_file(out, ".png")
     trained = load_policy(path, asking(options.trust))
@@ -65,3 +70,15 @@ def run(arguments: list[str]) -> int:
     draw_block(evaluation, estimators, out, f"{title_of(config)} · {when}")
     print(f"{out}: {options.length} steps under {', '.join(repr(estimator) for estimator in estimators)}")
     return 0
+
+
+def _fits(config: RunConfig, estimator: Estimator) -> bool:
+    """Whether the run's critic has what an estimator needs; a row of Q-values has it all."""
+    kind = agent_kind(config.agent)
+    if kind.actions == "Discrete":
+        return True
+    try:
+        kind.estimator(replace(config, estimator=repr(estimator)))
+    except ConfigError:
+        return False
+    return True

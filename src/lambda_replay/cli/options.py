@@ -14,12 +14,13 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 import tyro
 
 from lambda_replay.agents.run_settings import from_dict, override, part_owner, plain, run_type, to_dict
-from lambda_replay.agents.table import agent_kind
+from lambda_replay.agents.table import AGENTS, agent_kind
 from lambda_replay.cli.arguments import check_arguments
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.directory import CONFIG
 from lambda_replay.rundir.files import first_line
+from lambda_replay.training.assembly import default_agent
 from lambda_replay.training.presets import PRESETS, make_config
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class DescribeOptions(Generic[Config]):
     """Show the settings of a run and what it would need; describe --estimators lists the return estimators instead."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    preset: str | None = None  # paper, atari, minatar or classic; by default the one for the environment
+    preset: str | None = None  # paper, atari, minatar, classic or continuous; by default the one that suits
     json: bool = False  # one JSON object on standard output
 
 
@@ -74,7 +75,7 @@ class TrainOptions(Generic[Config]):
     """Train an agent; every setting of the run is an option."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    preset: str | None = None  # paper, atari, minatar or classic; by default the one for the environment
+    preset: str | None = None  # paper, atari, minatar, classic or continuous; by default the one that suits
     out: Path | None = None  # the run's directory; by default a new one under runs/
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
@@ -85,7 +86,7 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     saved, rest = _take(arguments, "--config")
     agent, _ = _take(rest, "--agent")
-    env, rest = _split_env(rest, _option_types(kind[_run_type(agent or RunConfig.agent)]))
+    env, rest = _split_env(rest, _possible_types(kind, agent))
     if env is None:
         env, _ = _take(rest, "--env")
     preset, _ = _take(rest, "--preset")
@@ -98,7 +99,8 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
             f"name an environment: lambda-replay {command} atari/pong, or minatar/breakout, or CartPole-v1."
         )
     else:
-        config = make_config(HELP_ENV if env is None else env, preset, agent or RunConfig.agent)
+        env = HELP_ENV if env is None else env
+        config = make_config(env, preset, agent or default_agent(env, _values_of(rest, "--env-args")))
     _refuse_foreign(rest, config)
     typed = _run_type(config.agent)
     default = kind(typed(**{field.name: getattr(config, field.name) for field in fields(config)}))
@@ -142,6 +144,12 @@ def _split_env(arguments: list[str], types: dict[str, Any]) -> tuple[str | None,
     return None, arguments
 
 
+def _possible_types(kind: Any, agent: str | None) -> dict[str, Any]:
+    """The types of the options of ``kind`` for an agent, or for all of them if it is not known yet."""
+    agents = AGENTS if agent is None else [agent]
+    return {option: hint for name in agents for option, hint in _option_types(kind[_run_type(name)]).items()}
+
+
 def _option_types(kind: Any, prefix: str = "--") -> dict[str, Any]:
     """The type of every option that the fields of a dataclass become."""
     types: dict[str, Any] = {}
@@ -176,6 +184,17 @@ def _take(arguments: list[str], option: str) -> tuple[str | None, list[str]]:
         else:
             rest.append(argument)
     return value, rest
+
+
+def _values_of(arguments: list[str], option: str) -> tuple[str, ...]:
+    """The values of an option that takes several and must be known before the others can be read."""
+    values: list[str] = []
+    for number, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") == option:
+            following = itertools.takewhile(lambda text: not text.startswith("--"), arguments[number + 1 :])
+            values = [value] if equals else list(following)
+    return tuple(values)
 
 
 def _read_saved(path: Path, env: str | None) -> RunConfig:
@@ -245,4 +264,4 @@ def check_play_options(epsilon: float, seed: int | None, max_steps: int | None) 
         raise ConfigError(f"--max-steps is {max_steps}; give 1 or more agent steps.")
 
 
-assert set(PRESETS) == {"paper", "atari", "minatar", "classic"}  # the help text of ``preset`` names them
+assert set(PRESETS) == {"paper", "atari", "minatar", "classic", "continuous"}  # the help text of ``preset`` names them

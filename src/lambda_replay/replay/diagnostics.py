@@ -26,7 +26,7 @@ def describe_refresh(returns: Floats, td_errors: Floats, evaluation: Evaluation,
         "return_mean": float(returns.mean()),
         "q_mean": float(q_values.mean()),
         "return_minus_q_mean": float(returns.mean() - q_values.mean()),
-        **(describe_q_values(evaluation.q_values) if isinstance(evaluation, Block) else {}),
+        **(describe_q_values(evaluation.q_values) if isinstance(evaluation, Block) else _describe_values(evaluation)),
         **_describe_lambdas(evaluation, explanation),
         **_describe_traces(evaluation, explanation),
     }
@@ -45,6 +45,13 @@ def describe_q_values(q_values: Floats) -> Metrics:
         "q_std_states": float(means.std()),
         "q_std_actions": float(np.sqrt(np.square(seen - means[:, None]).mean(axis=1)).mean()),
     }
+
+
+def _describe_values(evaluation: Evaluation) -> Metrics:
+    """How V(s') varies over the states that steps lead to; several critics are averaged."""
+    values = evaluation.next_values()  # [..., K, L]
+    mean = values.mean(axis=tuple(range(values.ndim - 2)))
+    return {"q_std_states": float(mean[evaluation.is_transition].std())}
 
 
 def _describe_lambdas(evaluation: Evaluation, explanation: Explanation) -> Metrics:

@@ -17,7 +17,10 @@ from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.memory_checksums import spare_slots
 
-SLOT_FIELDS_BYTES = 4 + 4 + 4 + 1 + 1 + 1  # action, reward, probability, terminated, whether it is a step, frames
+NUMBER_BYTES = 4  # of an action, or of each number of a vector action
+SLOT_FIELDS_BYTES = (
+    NUMBER_BYTES + 4 + 4 + 1 + 1 + 1
+)  # action, reward, probability, terminated, whether it is a step, frames
 PROCESS_BYTES = 600_000_000  # Python, torch and the environments, measured on the Atari network
 
 
@@ -38,7 +41,8 @@ def estimate(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None
     spare = spare_slots(config.checkpoint_interval, config.envs)
     slots = config.envs * (config.memory.capacity // config.envs + spare)
     observation_bytes = math.prod(spec.observation_shape) * np.dtype(spec.observation_dtype).itemsize
-    replay = slots * (observation_bytes + SLOT_FIELDS_BYTES)
+    further_numbers = math.prod(spec.action_shape) - 1  # of a vector action
+    replay = slots * (observation_bytes + SLOT_FIELDS_BYTES + further_numbers * NUMBER_BYTES)
     on_disk = config.memory.storage == "disk"
     agent = agent_kind(config.agent).needs(config, spec, network)
     takers = [(0 if on_disk else replay, f"memory.capacity ({config.memory.capacity})"), *agent.takers]

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from torch import nn
 
 from lambda_replay.agents.protocol import Agent
-from lambda_replay.agents.table import agent_kind
+from lambda_replay.agents.table import agent_kind, agents_for, check_actions
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec, make_environment
 from lambda_replay.learning.device import set_threads
 from lambda_replay.randomness import RandomStreams, make_streams
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.training.loop import Loop
+from lambda_replay.training.presets import make_config
 from lambda_replay.training.worker import Worker
 
 
@@ -51,6 +52,7 @@ def assemble(
         spec.observation_dtype,
         config.memory.history,
         config.envs,
+        action_shape=spec.action_shape,
         spare=spare_slots,
         directory=memory_directory,
         reopen=reopen_memory,
@@ -63,6 +65,7 @@ def assemble(
 
 def check_agent(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | None = None) -> None:
     """Reject, before anything is written, what ``assemble`` or the first step would reject."""
+    check_actions(config, spec)
     kind = agent_kind(config.agent)
     kind.estimator(config)
     kind.check(config, spec, module)
@@ -83,3 +86,15 @@ def with_threads(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | N
 def make_environments(config: RunConfig) -> list[Environment]:
     """One environment per stream."""
     return [make_environment(config) for _ in range(config.envs)]
+
+
+def default_agent(env: str, env_args: tuple[str, ...] = ()) -> str:
+    """The first agent in the table that fits an environment's actions, which only the environment itself knows."""
+    config = replace(make_config(env), env_args=env_args)
+    if config.atari is not None or config.minatar is not None:
+        return config.agent
+    environment = make_environment(config)
+    try:
+        return agents_for(environment.spec)[0]
+    finally:
+        environment.close()

@@ -55,7 +55,7 @@ class Game:
 
     seed: int
     first_slot: int  # number of the stream's slot with the game's first observation
-    actions: list[int] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
     score: float = 0.0
     reward_sum: float = 0.0  # of the rewards up to now, each discounted by its age
     reward_sum_max: float = 0.0  # the largest size it ever had
@@ -136,7 +136,7 @@ class Loop:
         return self._agent.describe(self.step)
 
     def _act(self) -> Iterator[GameEnd]:
-        actions, probs = self._agent.act(self._memory.newest_states(), self.step)  # [streams] each
+        actions, probs = self._agent.act(self._memory.newest_states(), self.step)  # [streams(, D)], [streams]
         for stream, (action, prob) in enumerate(zip(actions.tolist(), probs.tolist(), strict=True)):
             step = self._step(stream, action)
             store(self._memory, stream, action, prob, step)
@@ -149,7 +149,7 @@ class Loop:
                 yield self._end(stream, "terminated" if step.terminated else "truncated")
         self.step += len(actions)
 
-    def _step(self, stream: int, action: int) -> Step:
+    def _step(self, stream: int, action: Any) -> Step:
         """The environment's step; the last one allowed in a game truncates it."""
         try:  # a context manager would cost as much as storing the step
             step = self._environments[stream].step(action)

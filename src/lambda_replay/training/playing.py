@@ -90,7 +90,8 @@ def play_block(
 def make_memory(environment: Environment, capacity: int, history: int) -> ReplayMemory:
     """A small memory for an environment's observations."""
     spec = environment.spec
-    return ReplayMemory(capacity, spec.observation_shape, spec.observation_dtype, history)
+    shape, dtype = spec.observation_shape, spec.observation_dtype
+    return ReplayMemory(capacity, shape, dtype, history, action_shape=spec.action_shape)
 
 
 def play_step(

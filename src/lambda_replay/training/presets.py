@@ -1,4 +1,7 @@
-"""Named complete configs: the paper's, and ours for Atari, MinAtar and classic control (docs/presets.md)."""
+"""Named complete configs: the paper's, and ours for Atari, MinAtar, classic control and continuous actions.
+
+docs/presets.md says where the values come from.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lambda_replay.agents.ddpg_lambda import DDPGLambdaConfig
 from lambda_replay.agents.dqn import DQNConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.agents.pqn import PQNConfig
+from lambda_replay.agents.sac_lambda import SACLambdaConfig
 from lambda_replay.agents.table import agent_kind
+from lambda_replay.agents.td3_lambda import TD3LambdaConfig
 from lambda_replay.config import (
     AtariConfig,
     CacheConfig,
@@ -165,11 +171,25 @@ PRESETS = {
             )
         },
     ),
+    "continuous": Preset(
+        {
+            "steps": 100_000,
+            "memory": MemoryConfig(capacity=1_000_000, start=1_000, history=1),
+            "checkpoint_every": 10_000,
+        },
+        {
+            "sac-lambda": Choice(SACLambdaConfig(), "peng:0.7"),
+            "td3-lambda": Choice(TD3LambdaConfig(), "peng:0.7"),
+            "ddpg-lambda": Choice(DDPGLambdaConfig(), "peng:0.7"),
+        },
+    ),
 }
 
 
-def default_preset(env: str) -> str:
-    """The preset that suits an environment's name."""
+def default_preset(env: str, agent: str = RunConfig.agent) -> str:
+    """The preset that suits an environment's name and an agent."""
+    if agent_kind(agent).actions == "Box":
+        return "continuous"
     if env.startswith("atari/"):
         return "atari"
     return "minatar" if env.startswith("minatar/") else "classic"
@@ -177,10 +197,11 @@ def default_preset(env: str) -> str:
 
 def make_config(env: str, preset: str | None = None, agent: str = RunConfig.agent) -> RunConfig:
     """The complete config of a preset for one environment and agent; an agent it does not know gets its defaults."""
-    name = default_preset(env) if preset is None else preset
+    name = default_preset(env, agent) if preset is None else preset
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.", "preset")
     kind, known = agent_kind(agent), PRESETS[name].agents
+    _check_fit(name, agent)
     algorithm, estimator, own = known[agent] if agent in known else Choice(kind.config(), RunConfig.estimator)
     return RunConfig(
         env=env,
@@ -191,3 +212,14 @@ def make_config(env: str, preset: str | None = None, agent: str = RunConfig.agen
         minatar=MinAtarConfig() if env.startswith("minatar/") else None,
         **{**PRESETS[name].run, **own},
     )
+
+
+def _check_fit(preset: str, agent: str) -> None:
+    """Reject a preset for agents with another kind of actions."""
+
+    def fits(name: str) -> bool:
+        return any(agent_kind(known).actions == agent_kind(agent).actions for known in PRESETS[name].agents)
+
+    if not fits(preset):
+        others = ", ".join(filter(fits, PRESETS))
+        raise ConfigError(f"preset {preset} does not fit agent {agent}; choose one of {others}.", "preset", "agent")

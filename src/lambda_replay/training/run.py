@@ -60,7 +60,7 @@ class GameState(TypedDict):
 
     seed: int
     first_slot: int
-    actions: list[int]
+    actions: list[int] | list[list[float]]
     score: float
     reward_sum: float
     reward_sum_max: float
@@ -150,7 +150,7 @@ class Run:
 
     def _check_state(self, state: dict[str, Any]) -> None:
         """Reject what a checksum cannot: values that cannot come from a run like this one."""
-        loop, num_actions = state["loop"], self._environments[0].spec.num_actions
+        loop, spec = state["loop"], self._environments[0].spec
         is_sound = (
             has_type(loop, LoopState)
             and has_type(state["agent"], dict[str, float])
@@ -163,7 +163,7 @@ class Run:
             and len(loop["recent_reward_sums"]) == len(loop["recent_scores"])
             and len(loop["random_scores"]) <= SCORE_WINDOW
             and all(0 <= game["seed"] < LARGEST_SEED for game in loop["games"])
-            and all(0 <= action < num_actions for game in loop["games"] for action in game["actions"])
+            and all(spec.accepts(action) for game in loop["games"] for action in game["actions"])
             and make_streams(self.config.seed, self.config.envs).accepts(state["streams"])
         )
         if not is_sound:

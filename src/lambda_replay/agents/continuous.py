@@ -1,0 +1,238 @@
+"""Shared by agents with continuous actions: their networks, the estimators that fit, refreshes and diagnostics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lambda_replay.agents.cached import FLOAT_BYTES, cache_needs, shortest_start, shrink_cache
+from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, MakeAgent, Policy, Probe, Tensors
+from lambda_replay.agents.q_learning import LEARNER_COPIES, PROBE_LEARNING_RATE
+from lambda_replay.config import LARGEST_WIDTH, CacheConfig, OptimizerConfig, RunConfig, require
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import ConfigError, diverged
+from lambda_replay.learning.actor_critic import ActorCritic, make_ensembles
+from lambda_replay.learning.critic_training import CriticSummary
+from lambda_replay.learning.device import find_device
+from lambda_replay.learning.ensembles import Ensemble
+from lambda_replay.replay.cache import Cache
+from lambda_replay.replay.critic import Promoted, promote
+from lambda_replay.replay.data import Floats, Integers, ValueBlock
+from lambda_replay.replay.diagnostics import Metrics, describe_samples
+from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.replay.estimators import Estimator, ExpectedSarsa, QStar
+from lambda_replay.replay.memory import ReplayMemory
+
+Minimum = Literal["step", "return"]
+WORKED_ON = 4  # copies of the hidden layers while a minibatch is trained on: outputs and gradients, policy and critics
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig:
+    """The policy and the critics."""
+
+    hidden: tuple[int, ...] = (256, 256)  # units per hidden layer of the policy and of each critic
+    layer_norm: bool = True  # normalise the critics' hidden layers before their ReLU (Ba et al. 2016)
+
+    def __post_init__(self) -> None:
+        require(
+            all(0 < width <= LARGEST_WIDTH for width in self.hidden),
+            f"network.hidden is {self.hidden}; give widths from 1 to {LARGEST_WIDTH}.",
+            "network.hidden",
+        )
+
+
+def frequent_cache() -> CacheConfig:
+    """The default cache of these agents: small, and refreshed often; an update per step."""
+    return CacheConfig(size=8_000, block_length=50, refresh_every=64, updates=64)
+
+
+def fast_optimizer() -> OptimizerConfig:
+    """The default optimizer of these agents, as in SAC's and TD3's own papers but for the batch size of TD3."""
+    return OptimizerConfig(batch_size=256, learning_rate=3e-4, epsilon=1e-8)
+
+
+class Shape(NamedTuple):
+    """What an algorithm's networks must have."""
+
+    policy_outputs: int  # for each number of an action
+    num_critics: int
+
+
+def make_networks(run: RunConfig, spec: EnvironmentSpec, shape: Shape, seed: int) -> ActorCritic:
+    """The config's networks on the run's device."""
+    return ActorCritic(*_make_ensembles(run, spec, shape, seed), find_device(run.device))
+
+
+def _make_ensembles(run: RunConfig, spec: EnvironmentSpec, shape: Shape, seed: int) -> tuple[Ensemble, Ensemble]:
+    config: Any = run.algorithm
+    (size,) = spec.action_shape
+    return make_ensembles(
+        math.prod(run.state_shape(spec.observation_shape)),
+        size,
+        policy_outputs=shape.policy_outputs * size,
+        num_critics=shape.num_critics,
+        hidden=config.network.hidden,
+        layer_norm=config.network.layer_norm,
+        seed=seed,
+    )
+
+
+def random_actions(num_states: int, size: int, rng: np.random.Generator) -> Acted:
+    """Uniform actions [n, D] from −1 to 1, and log μ(a|s) = −D·log 2 of each."""
+    actions = rng.uniform(-1, 1, (num_states, size)).astype(np.float32)
+    return Acted(actions, np.full(num_states, -size * math.log(2)))
+
+
+def mixed_with_random(acted: Acted, epsilon: float, rng: np.random.Generator) -> Acted:
+    """The actions, each replaced by a uniformly random one with probability ε."""
+    is_random = rng.random(len(acted.actions)) < epsilon  # [n]
+    num_states, size = acted.actions.shape
+    random = random_actions(num_states, size, rng)
+    return Acted(
+        np.where(is_random[:, None], random.actions, acted.actions),
+        np.where(is_random, random.behaviour_probs, acted.behaviour_probs),
+    )
+
+
+def parse_value_estimator(run: RunConfig, *, has_densities: bool) -> Estimator:
+    """The run's estimator, if it needs no row of Q-values; ``has_densities``: the critic knows π(a|s)/μ(a|s)."""
+    estimator = parse_estimator(run.estimator)
+    reason = ""
+    if isinstance(estimator, ExpectedSarsa):
+        reason = "with continuous actions it would be peng; use that."
+    elif isinstance(estimator, QStar):
+        reason = "the largest Q-value over continuous actions is unknown; use peng or retrace."
+    else:
+        try:
+            estimator(_smallest_block(has_densities=has_densities))
+        except ConfigError as error:
+            reason = str(error)
+    if reason:
+        raise ConfigError(f"agent {run.agent} cannot use {run.estimator}: {reason}", "estimator", "agent")
+    return estimator
+
+
+def _smallest_block(*, has_densities: bool) -> ValueBlock:
+    """Two steps as a critic without a row of Q-values evaluates them."""
+    steps, states = np.zeros((1, 2), dtype=np.float32), np.zeros((1, 3), dtype=np.float32)
+    ratios = np.ones_like(states) if has_densities else None
+    return ValueBlock(steps, steps, states, states, np.ones((1, 2), dtype=np.bool_), ratios=ratios)
+
+
+def promote_due(run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: np.random.Generator) -> Promoted:
+    """The random blocks of a refresh."""
+    return promote(
+        memory,
+        discount=run.discount,
+        size=cache.size,
+        block_length=cache.block_length,
+        rng=rng,
+        tail=cache.tail,
+        reserve=cache.reserve_slots(run.envs),
+    )
+
+
+def over_chunks(
+    blocks: Promoted, networks: ActorCritic, evaluate: Callable[[Tensor, slice], Sequence[Tensor]]
+) -> list[Floats]:
+    """The results [..., K, L+1] of a function of states [n, inputs] and of their place among all the blocks' states."""
+    slots = blocks.slots.reshape(-1)
+    chunks = []
+    with torch.inference_mode():
+        for start in range(0, len(slots), networks.chunk_size):
+            rows = slice(start, start + networks.chunk_size)
+            chunks.append(evaluate(networks.states(blocks.memory.states(slots[rows])), rows))
+    results = [torch.cat(parts, dim=-1).cpu().numpy() for parts in zip(*chunks, strict=True)]
+    if not all(np.isfinite(result).all() for result in results):
+        raise diverged("the Q-values are")
+    return [result.reshape(*result.shape[:-1], *blocks.slots.shape) for result in results]
+
+
+def describe_critics(networks: ActorCritic, cache: Cache, rows: Integers) -> Metrics:
+    """The share of dead units in each hidden layer of the critics, zero for all these rows, and their weights' norm."""
+    batch = cache.minibatch(rows)
+    module = networks.modules["critics"]
+    with torch.no_grad():
+        inputs = torch.cat([networks.states(batch.states), networks.tensor(batch.actions)], dim=1)
+        layers = module.hidden_layers(inputs)  # [N, n, units] each
+        norms = torch._foreach_norm(list(module.parameters()))
+        return {
+            **{
+                f"dead_share_{number}": float((layer.amax(dim=1) == 0).float().mean())
+                for number, layer in enumerate(layers, start=1)
+            },
+            "weight_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
+        }
+
+
+def describe_training(blocks: Promoted, cache: Cache, rows: Integers, summary: CriticSummary) -> Metrics:
+    """The metrics of a refresh and of the minibatches [updates, B] drawn from it; names as in docs/metrics.md."""
+    ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
+    return {
+        "loss": summary.loss,
+        "gradient_norm": summary.gradient_norm,
+        **{f"q_{number}_mean": value for number, value in enumerate(summary.q_values, start=1)},
+        **cache.metrics,
+        **describe_samples(cache.slots[drawn], ages[drawn]),
+    }
+
+
+def continuous_kind(
+    *,
+    summary: str,
+    config: type[Any],
+    make: MakeAgent,
+    load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy],
+    shape: Shape,
+    has_densities: bool,
+) -> AgentKind:
+    """An entry for the table of agents, given only what is specific to this agent."""
+
+    def check(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
+        find_device(run.device)
+        if module is not None:
+            raise ConfigError(f"agent {run.agent} takes no network of your own; use network.hidden.", "agent")
+
+    def needs(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> AgentNeeds:
+        settings: Any = run.algorithm
+        batch_size, hidden = settings.optimizer.batch_size, settings.network.hidden
+        (size,) = spec.action_shape
+        inputs = math.prod(run.state_shape(spec.observation_shape)) + size
+        own = cache_needs(run, spec, batch_size, values_per_state=2 * shape.num_critics + 3 + size)
+        with torch.device("meta"):  # sizes without memory
+            modules = _make_ensembles(run, spec, shape, seed=0)
+        weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
+        widths = f"network.hidden ({', '.join(map(str, hidden))})"
+        numbers = inputs + WORKED_ON * shape.num_critics * sum(hidden)
+        return own._replace(
+            takers=[
+                *own.takers,
+                (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
+                (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
+            ]
+        )
+
+    def probe(run: RunConfig, steps: int, share: int) -> Probe:
+        small, scale = shrink_cache(run.algorithm, steps, share)
+        return Probe(replace(small, optimizer=replace(small.optimizer, learning_rate=PROBE_LEARNING_RATE)), scale)
+
+    return AgentKind(
+        summary=summary,
+        boundary="next refresh",
+        config=config,
+        make=make,
+        load=load,
+        actions="Box",
+        check=check,
+        estimator=lambda run: parse_value_estimator(run, has_densities=has_densities),
+        needs=needs,
+        shortest_start=shortest_start,
+        probe=probe,
+    )

@@ -1,0 +1,148 @@
+"""Shared by TD3(λ) and DDPG(λ): a deterministic policy that explores with Gaussian noise, its values, and playing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lambda_replay.agents.continuous import Minimum, mixed_with_random, over_chunks
+from lambda_replay.agents.protocol import Acted, Tensors
+from lambda_replay.config import require
+from lambda_replay.learning.actor_critic import ActorCritic
+from lambda_replay.learning.critic_training import CriticSummary
+from lambda_replay.learning.deterministic_learner import DeterministicLearner
+from lambda_replay.replay.critic import Promoted
+from lambda_replay.replay.data import Minibatch, ValueBlock
+from lambda_replay.replay.diagnostics import Metrics
+
+
+def require_noise(prefix: str, owner: object, *names: str) -> None:
+    """Reject standard deviations and bounds that are negative, or larger than the range of an action."""
+    for name in names:
+        value = getattr(owner, name)
+        require(0 <= value <= 2, f"{prefix}{name} is {value}; give a number from 0 to 2.", f"{prefix}{name}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseConfig:
+    """Gaussian noise on the policy's actions while it explores; actions reach from −1 to 1."""
+
+    std: float = 0.1  # standard deviation
+
+    def __post_init__(self) -> None:
+        require_noise("noise.", self, "std")
+
+
+@dataclass(frozen=True)
+class DeterministicCritic:
+    """Values under the present policy: V(s) = Q(s, π(s)), with clipped noise on π(s) where there is smoothing."""
+
+    networks: ActorCritic
+    rng: np.random.Generator
+    smoothing: float = 0.0  # standard deviation of the noise
+    smoothing_clip: float = 0.0  # its largest size
+    minimum: Minimum = "step"
+
+    def evaluate(self, blocks: Promoted) -> ValueBlock:
+        networks, transitions = self.networks, blocks.transitions
+        actions = networks.tensor(transitions.actions.reshape(-1, transitions.actions.shape[-1]))  # [n, D]
+        noise = networks.tensor(self._draw_noise(actions.shape))
+
+        def values(states: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+            drawn = (networks.act(states).tanh() + noise[rows]).clamp(-1, 1)
+            return networks.values(states, drawn), networks.values(states, actions[rows])  # [N, n] each
+
+        of_drawn, of_taken = over_chunks(blocks, networks, values)  # [N, K, L+1] each
+        return ValueBlock(
+            rewards=blocks.rewards,
+            discounts=blocks.discounts,
+            values=of_drawn.min(axis=0) if self.minimum == "step" else of_drawn,
+            action_values=of_taken,
+            continues=blocks.continues,
+            is_step=transitions.is_step,
+        )
+
+    def _draw_noise(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        if self.smoothing == 0:
+            return np.zeros(shape, dtype=np.float32)
+        noise = np.float32(self.smoothing) * self.rng.standard_normal(shape, dtype=np.float32)
+        return np.clip(noise, -self.smoothing_clip, self.smoothing_clip)
+
+
+def noisy_actions(networks: ActorCritic, states: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The policy's actions [n, D] with noise [n, D] added, clipped to [−1, 1]."""
+    with torch.inference_mode():
+        actions = networks.act(networks.states(states)).tanh().cpu().numpy()
+    return np.clip(actions + noise, -1, 1)
+
+
+def log_noise_densities(noise: NDArray[np.float32], std: float) -> NDArray[np.float64]:
+    """log N(ε; 0, σ) [n] of noise [n, D]; 0 without noise, where there is no density."""
+    if std == 0:
+        return np.zeros(len(noise))
+    each = 0.5 * np.square(noise / std, dtype=np.float64) + math.log(std * math.sqrt(2 * math.pi))
+    return -each.sum(axis=1)
+
+
+class DeterministicMethod:
+    """A deterministic actor-critic without target networks."""
+
+    def __init__(
+        self,
+        networks: ActorCritic,
+        learner: DeterministicLearner,
+        make_critic: Callable[[np.random.Generator], DeterministicCritic],
+        *,
+        noise: float,
+        action_size: int,
+    ) -> None:
+        """``noise`` is the standard deviation of the noise that explores."""
+        self._networks, self._learner, self._make_critic = networks, learner, make_critic
+        self._std, self._size = noise, action_size
+
+    @property
+    def networks(self) -> ActorCritic:
+        return self._networks
+
+    def explore(self, networks: ActorCritic, states: NDArray[Any], rng: np.random.Generator) -> Acted:
+        """Actions with their density before they were clipped to [−1, 1]."""
+        noise = np.float32(self._std) * rng.standard_normal((len(states), self._size), dtype=np.float32)
+        return Acted(noisy_actions(networks, states, noise), log_noise_densities(noise, self._std))
+
+    def critic(self, rng: np.random.Generator) -> DeterministicCritic:
+        return self._make_critic(rng)
+
+    def train(
+        self, minibatches: Iterable[Minibatch], shape: tuple[int, int], rng: np.random.Generator
+    ) -> tuple[CriticSummary, Metrics]:
+        return self._learner.train(minibatches), {}
+
+    def get_tensors(self) -> dict[str, Tensors]:
+        return {"weights": self.networks.weights(), "optimizer": self._learner.optimizer_state()}
+
+    def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
+        self.networks.load_weights(tensors["weights"])
+        self._learner.load_optimizer_state(tensors["optimizer"])
+
+    def check_finite(self) -> None:
+        self._learner.check_finite()
+
+
+@dataclass(frozen=True)
+class DeterministicPolicy:
+    """A trained policy that plays without noise; a uniformly random action with probability ε."""
+
+    critic: DeterministicCritic
+    action_size: int
+
+    def act(self, states: NDArray[Any], epsilon: float, rng: np.random.Generator) -> Acted:
+        no_noise = np.zeros((len(states), self.action_size), dtype=np.float32)
+        actions = noisy_actions(self.critic.networks, states, no_noise)
+        return mixed_with_random(Acted(actions, np.zeros(len(states))), epsilon, rng)

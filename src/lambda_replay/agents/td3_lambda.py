@@ -1,0 +1,122 @@
+"""TD3(λ): twin critics that learn cached λ-returns, a delayed deterministic policy, and no target networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import nn
+
+from lambda_replay.agents.actor_critic import CachedActorCritic
+from lambda_replay.agents.cached import check_room_for_blocks
+from lambda_replay.agents.continuous import (
+    ActorCriticConfig,
+    Minimum,
+    Shape,
+    continuous_kind,
+    fast_optimizer,
+    frequent_cache,
+    make_networks,
+    parse_value_estimator,
+)
+from lambda_replay.agents.deterministic import (
+    DeterministicCritic,
+    DeterministicMethod,
+    DeterministicPolicy,
+    NoiseConfig,
+    require_noise,
+)
+from lambda_replay.agents.protocol import Tensors
+from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule, require_positive
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.learning.actor_critic import ActorCritic
+from lambda_replay.learning.deterministic_learner import DeterministicLearner
+from lambda_replay.randomness import RandomStreams
+from lambda_replay.replay.memory import ReplayMemory
+
+SHAPE = Shape(policy_outputs=1, num_critics=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothingConfig:
+    """Clipped Gaussian noise on the policy's actions in the returns (Fujimoto et al. 2018, section 5.3)."""
+
+    std: float = 0.2  # standard deviation; actions reach from −1 to 1
+    clip: float = 0.5  # its largest size
+
+    def __post_init__(self) -> None:
+        require_noise("smoothing.", self, "std", "clip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3LambdaConfig:
+    """Settings of td3-lambda."""
+
+    minimum: Minimum = "step"  # take the smaller critic at each step, or the smaller of the finished returns
+    policy_every: int = 2  # updates of the critics per update of the policy
+    cache: CacheConfig = field(default_factory=frequent_cache)
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    smoothing: SmoothingConfig = field(default_factory=SmoothingConfig)
+    optimizer: OptimizerConfig = field(default_factory=fast_optimizer)
+    network: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+
+    def __post_init__(self) -> None:
+        require_positive("", self, "policy_every")
+
+    @property
+    def boundary_every(self) -> int:
+        return self.cache.refresh_every
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.cache.schedule
+
+    def check(self, run: RunConfig) -> None:
+        """Reject what does not fit the rest of the run."""
+        run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
+        check_room_for_blocks(run, self.cache)
+
+
+def make_critic(config: TD3LambdaConfig, networks: ActorCritic, rng: np.random.Generator) -> DeterministicCritic:
+    """V(s) = min_j Q_j(s, π(s) + clipped noise), at each step or in the finished returns."""
+    return DeterministicCritic(networks, rng, config.smoothing.std, config.smoothing.clip, config.minimum)
+
+
+def make(
+    run: RunConfig, spec: EnvironmentSpec, *, memory: ReplayMemory, streams: RandomStreams, module: nn.Module | None
+) -> CachedActorCritic:
+    config, networks = run.algorithm, make_networks(run, spec, SHAPE, streams.draw_init_seed())
+    assert isinstance(config, TD3LambdaConfig)
+    method = DeterministicMethod(
+        networks,
+        DeterministicLearner(networks, config.optimizer, policy_every=config.policy_every),
+        lambda rng: make_critic(config, networks, rng),
+        noise=config.noise.std,
+        action_size=spec.action_shape[0],
+    )
+    return CachedActorCritic(
+        run,
+        config.cache,
+        batch_size=config.optimizer.batch_size,
+        method=method,
+        estimator=parse_value_estimator(run, has_densities=False),
+        memory=memory,
+        streams=streams,
+    )
+
+
+def load(run: RunConfig, spec: EnvironmentSpec, weights: Tensors) -> DeterministicPolicy:
+    config, networks = run.algorithm, make_networks(run, spec, SHAPE, seed=0)
+    assert isinstance(config, TD3LambdaConfig)
+    networks.load_weights(weights)
+    return DeterministicPolicy(make_critic(config, networks, np.random.default_rng(run.seed)), spec.action_shape[0])
+
+
+KIND = continuous_kind(
+    summary="twin critics with cached λ-returns and a delayed policy, for continuous actions",
+    config=TD3LambdaConfig,
+    make=make,
+    load=load,
+    shape=SHAPE,
+    has_densities=False,
+)
