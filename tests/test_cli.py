@@ -1014,7 +1014,9 @@ def test_help_shows_the_unit_the_default_and_the_papers_value_of_every_setting(
     assert listing(tmp_path) == []
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "evaluate", "watch", "describe", "verify", "inspect", "compare"])
+@pytest.mark.parametrize(
+    "command", ["train", "resume", "evaluate", "watch", "describe", "verify", "inspect", "compare"]
+)
 def test_every_option_of_every_command_has_a_help_text(call: Any, command: str) -> None:
     is_training = command in ("train", "describe")
     module = importlib.import_module(f"lambda_replay.cli.{'options' if is_training else COMMANDS[command].module}")
