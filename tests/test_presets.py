@@ -81,6 +81,18 @@ CLASSIC: dict[str, Any] = {
 }
 
 
+CONTINUOUS: dict[str, Any] = {
+    "estimator": "peng:0.7",
+    "memory.history": 1,
+    "cache.refresh_every": 64,
+    "cache.updates": 64,  # one per step
+    "cache.block_length": 50,
+    "optimizer.batch_size": 256,
+    "network.hidden": (256, 256),
+    "network.layer_norm": True,
+}
+
+
 def values_of(config: RunConfig, names: dict[str, Any]) -> dict[str, Any]:
     return {name: flatten(to_dict(config))[name] for name in names}
 
@@ -153,6 +165,19 @@ def test_every_preset_is_complete_for_every_environment_and_agent(env: str, pres
     assert from_dict(to_dict(config)) == config
     agent_kind(agent).estimator(config)
     assert config.steps > config.memory.start  # so that something is learnt
+
+
+@pytest.mark.parametrize("agent", ["sac-lambda", "td3-lambda", "ddpg-lambda"])
+def test_agents_with_continuous_actions_have_one_preset(agent: str) -> None:
+    config = make_config("Pendulum-v1", agent=agent)
+    assert default_preset("Pendulum-v1", agent) == "continuous"
+    assert config == make_config("Pendulum-v1", "continuous", agent)
+    assert values_of(config, CONTINUOUS) == CONTINUOUS
+    assert from_dict(to_dict(config)) == config
+    agent_kind(agent).estimator(config)
+    for preset in set(PRESETS) - {"continuous"}:
+        with pytest.raises(ConfigError, match=f"preset {preset} does not fit agent {agent}; choose one of continuous"):
+            make_config("Pendulum-v1", preset, agent)
 
 
 def test_a_config_is_made_anew_each_time() -> None:

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -35,10 +36,15 @@ def parse(kind: type[T], arguments: list[str], *, usage: str, default: T | None 
     """The arguments as an instance of a dataclass; a mistake in them becomes one sentence."""
     if "-h" in arguments or "--help" in arguments:
         _call_tyro(kind, ["--help"], usage, default)
-    command = " ".join(itertools.takewhile(str.islower, usage.split()))  # up to FILE, RUN or ENV
-    try:
+    with _pointing_to_help(" ".join(itertools.takewhile(str.islower, usage.split()))):  # up to FILE, RUN or ENV
         check_arguments(arguments, _option_types(kind))
         return _call_quietly(kind, arguments, usage, default)
+
+
+@contextlib.contextmanager
+def _pointing_to_help(command: str) -> Iterator[None]:
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(f"{str(error).rstrip('.')} (see {command} --help)", *error.settings) from None
 
@@ -100,6 +106,9 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
         )
     else:
         env = HELP_ENV if env is None else env
+        if agent is None and not wants_help:
+            with _pointing_to_help(f"lambda-replay {command}"):  # before an environment is created
+                check_arguments(rest, _possible_types(kind, agent))
         config = make_config(env, preset, agent or default_agent(env, _values_of(rest, "--env-args")))
     _refuse_foreign(rest, config)
     typed = _run_type(config.agent)

@@ -221,10 +221,7 @@ class ValueBlock:
         )
 
     def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
-        if epsilon != 0:
-            raise ConfigError(
-                "an ε-greedy target policy (@ε) needs a row of Q-values, which this critic does not have; leave out @ε."
-            )
+        _refuse_epsilon(epsilon)
         return self.values[..., 1:]
 
     def next_baselines(self) -> Floats | None:  # [..., K, L]
@@ -237,9 +234,17 @@ class ValueBlock:
         )
 
     def next_ratios(self, epsilon: float) -> Floats:  # [K, L]
-        if self.ratios is None or epsilon != 0:
-            raise ConfigError("retrace needs π(a|s)/μ(a|s) without @ε, which this critic does not provide; use peng.")
+        _refuse_epsilon(epsilon)
+        if self.ratios is None:
+            raise ConfigError("retrace needs π(a|s)/μ(a|s), which this critic does not provide; use peng.")
         return self.ratios[:, 1:]
+
+
+def _refuse_epsilon(epsilon: float) -> None:
+    if epsilon != 0:
+        raise ConfigError(
+            "an ε-greedy target policy (@ε) needs a row of Q-values, which this critic does not have; leave out @ε."
+        )
 
 
 def _make_floats(block: Block | ValueBlock, *names: str) -> None:

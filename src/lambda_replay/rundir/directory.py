@@ -142,7 +142,17 @@ def had_checkpoint(path: Path, config: RunConfig) -> bool:
 
 def provenance(config: RunConfig) -> dict[str, Any]:
     """Where the numbers of this run come from."""
-    packages = ("lambda-replay", "numpy", "torch", "gymnasium", "ale-py", "opencv-python-headless", "MinAtar")
+    packages = (
+        "lambda-replay",
+        "numpy",
+        "torch",
+        "gymnasium",
+        "ale-py",
+        "opencv-python-headless",
+        "MinAtar",
+        "mujoco",
+        "Box2D",
+    )
     versions = {}
     for package in packages:
         try:
