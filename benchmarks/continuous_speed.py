@@ -9,10 +9,12 @@ turns, and processor time counts, so that other work on the machine disturbs all
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -37,7 +39,8 @@ class PlainEnsemble:
         self.module = module
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.module(inputs)
+        outputs: Tensor = self.module(inputs)
+        return outputs
 
     def forward_saving(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         with torch.inference_mode(False), torch.enable_grad():
@@ -65,10 +68,9 @@ def ours(agent: str, fast: Any = None) -> Run:
         "network": {"layer_norm": False},
     }
     config = override(make_config(ENV, agent=agent), changes)
-    original = actor_critic.FastEnsemble
-    actor_critic.FastEnsemble = original if fast is None else fast  # type: ignore[misc]
-    loop = assemble(config, make_environments(config)).loop
-    actor_critic.FastEnsemble = original  # type: ignore[misc]
+    is_plain = contextlib.nullcontext() if fast is None else mock.patch.object(actor_critic, "FastEnsemble", fast)
+    with is_plain:
+        loop = assemble(config, make_environments(config)).loop
     events = loop.run()
 
     def run(steps: int) -> float:
