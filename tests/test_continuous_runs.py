@@ -289,6 +289,12 @@ def test_estimators_that_do_not_fit_are_refused_with_the_reason(agent: str) -> N
         assert caught.value.settings == ("estimator", "agent")
 
 
+@pytest.mark.parametrize("agent", ["sac-lambda", "td3-lambda", "ddpg-lambda"])
+def test_a_falling_learning_rate_is_refused(agent: str) -> None:
+    with pytest.raises(ConfigError, match=r"final_learning_rate works with dqn-lambda, dqn and pqn only; leave it out"):
+        override(make_config("Pendulum-v1", agent=agent), {"optimizer": {"final_learning_rate": 0.0}})
+
+
 def test_a_network_of_one_s_own_is_refused() -> None:
     config = make_config("Pendulum-v1", agent="sac-lambda")
     with pytest.raises(ConfigError, match="sac-lambda takes no network of your own"):

@@ -432,7 +432,9 @@ SEEDED: list[tuple[str, str, Function]] = [
 ]
 
 
-@pytest.mark.parametrize(("estimator", "name", "function"), SEEDED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("estimator", "name", "function"), SEEDED, ids=[f"{one}-{name}"[:60] for one, name, _ in SEEDED]
+)
 def test_wrong_functions_are_told_their_mistake(estimator: str, name: str, function: Function) -> None:
     first_line = message_of(function, estimator).split("\n")[0]
     assert f"This {sentence_of(estimator, name)}. That explains every wrong number." in first_line

@@ -15,7 +15,7 @@ from lambda_replay.agents.schedules import LinearRamp
 from lambda_replay.config import CacheConfig, RunConfig
 from lambda_replay.learning.actor_critic import ActorCritic
 from lambda_replay.learning.critic_training import CriticSummary
-from lambda_replay.learning.network_health import LOOK_EVERY, NUM_STATES
+from lambda_replay.learning.network_health import NUM_STATES, is_look_due
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.cache import build_cache
 from lambda_replay.replay.critic import Critic, Promoted
@@ -93,9 +93,8 @@ class CachedActorCritic:
         if not self._run.is_boundary(step):
             return None
         blocks = promote_due(self._run, self._cache, self._memory, self._streams.blocks)
-        priority, every = self._priority(step), self._cache.refresh_every
-        # Refreshes may be so frequent that looking at the networks each time would take a few percent of the time.
-        looks = (step - self._run.memory.start) // every % -(-LOOK_EVERY // every) == 0
+        priority = self._priority(step)
+        looks = is_look_due(step - self._run.memory.start, self._cache.refresh_every)
         return Work(lambda keeps_going: self._train(blocks, priority, keeps_going, looks=looks), self._adopt)
 
     @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss or the metrics, which are checked

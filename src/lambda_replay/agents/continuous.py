@@ -53,6 +53,15 @@ def frequent_cache() -> CacheConfig:
     return CacheConfig(size=8_000, block_length=50, refresh_every=64, updates=64)
 
 
+def check_constant_rate(optimizer: OptimizerConfig) -> None:
+    """Reject a learning rate that falls, which these agents' learners do not know."""
+    require(
+        optimizer.final_learning_rate is None,
+        "optimizer.final_learning_rate works with dqn-lambda, dqn and pqn only; leave it out.",
+        "optimizer.final_learning_rate",
+    )
+
+
 def fast_optimizer() -> OptimizerConfig:
     """The default optimizer of these agents, as in SAC's and TD3's own papers but for the batch size of TD3."""
     return OptimizerConfig(batch_size=256, learning_rate=3e-4, epsilon=1e-8)
