@@ -478,7 +478,7 @@ def test_what_was_learnt_is_named_after_its_files(kind: str) -> None:
 def test_an_unknown_agent_is_one_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
         agent_kind("dqn-mu")
-    assert str(caught.value) == "there is no agent 'dqn-mu'; choose one of dqn-lambda, dqn, pqn."
+    assert str(caught.value) == "there is no agent 'dqn-mu'; choose one of dqn-lambda, dqn, pqn, sac-lambda, td3-lambda, ddpg-lambda."
 
 
 # --- acting while training --------------------------------------------------------------------------------------------

@@ -216,9 +216,9 @@ def record_minibatches(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     calls: list[list[Any]] = []
     original = Learner.train
 
-    def train(self: Learner, minibatches: Any, first: int = 0) -> TrainingSummary:
+    def train(self: Learner, minibatches: Any, first: int = 0, progress: float = 0.0) -> TrainingSummary:
         calls.append(list(minibatches))
-        return original(self, calls[-1], first)
+        return original(self, calls[-1], first, progress)
 
     monkeypatch.setattr(Learner, "train", train)
     return calls
