@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lambda_replay.agents.protocol import Acted, Agent
 from lambda_replay.agents.q_learning import num_cores
 from lambda_replay.agents.run_settings import override
-from lambda_replay.agents.table import agent_kind
+from lambda_replay.agents.table import AGENTS, agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec
 from lambda_replay.errors import ConfigError
@@ -478,7 +478,8 @@ def test_what_was_learnt_is_named_after_its_files(kind: str) -> None:
 def test_an_unknown_agent_is_one_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
         agent_kind("dqn-mu")
-    assert str(caught.value) == "there is no agent 'dqn-mu'; choose one of dqn-lambda, dqn, pqn, sac-lambda, td3-lambda, ddpg-lambda."
+    assert str(caught.value) == f"there is no agent 'dqn-mu'; choose one of {', '.join(AGENTS)}."
+    assert list(AGENTS)[:2] == ["dqn-lambda", "dqn"]
 
 
 # --- acting while training --------------------------------------------------------------------------------------------
