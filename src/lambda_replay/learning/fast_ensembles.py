@@ -1,6 +1,6 @@
 """A faster version of an ensemble: batched products and hand-written gradients, without autograd's bookkeeping.
 
-A test compares it with the plain ensemble and with autograd; docs/performance.md has what it gains.
+A test compares it with the plain ensemble and with autograd; benchmarks/continuous_speed.py measures what it gains.
 """
 
 from __future__ import annotations

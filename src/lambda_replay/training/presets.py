@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lambda_replay.agents.ddpg_lambda import DDPGLambdaConfig
+from lambda_replay.agents.deterministic import NoiseConfig
 from lambda_replay.agents.dqn import DQNConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.agents.pqn import PQNConfig
@@ -103,6 +104,10 @@ def _published_pqn(
     )
 
 
+_DETERMINISTIC: dict[str, Any] = {  # without an entropy, the policy must be made to explore
+    "noise": NoiseConfig(std=0.3),
+    "optimizer": OptimizerConfig(batch_size=256, learning_rate=1e-3, epsilon=1e-8),
+}
 PRESETS = {
     "paper": _preset({}, estimator="peng:0.75", cache=CacheConfig(), target=TargetConfig()),
     "atari": _preset(
@@ -174,13 +179,13 @@ PRESETS = {
     "continuous": Preset(
         {
             "steps": 100_000,
-            "memory": MemoryConfig(capacity=1_000_000, start=1_000, history=1),
+            "memory": MemoryConfig(capacity=1_000_000, start=2_000, history=1),
             "checkpoint_every": 10_000,
         },
         {
             "sac-lambda": Choice(SACLambdaConfig(), "peng:0.7"),
-            "td3-lambda": Choice(TD3LambdaConfig(), "peng:0.7"),
-            "ddpg-lambda": Choice(DDPGLambdaConfig(), "peng:0.7"),
+            "td3-lambda": Choice(TD3LambdaConfig(**_DETERMINISTIC), "peng:0.7"),
+            "ddpg-lambda": Choice(DDPGLambdaConfig(**_DETERMINISTIC), "peng:0.7"),
         },
     ),
 }
