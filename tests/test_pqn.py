@@ -19,9 +19,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_memory import OBSERVATION_SHAPE, Model
 
 import lambda_replay as lr
-from lambda_replay.agents.pqn import PQNConfig
+from lambda_replay.agents.pqn import PQNConfig, RolloutConfig
 from lambda_replay.agents.run_settings import override
-from lambda_replay.config import MemoryConfig, NetworkConfig, OptimizerConfig, RolloutConfig, RunConfig
+from lambda_replay.config import MemoryConfig, NetworkConfig, OptimizerConfig, RunConfig
 from lambda_replay.envs import Environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.device import QNetwork

@@ -24,10 +24,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.race.contestants import Act, adapter_config, train
+from benchmarks.race.contestants import Act, train
 from benchmarks.race.log import GameLog
 from benchmarks.race.tasks import CONTESTANTS, TASKS, Task
 from benchmarks.speed.adapter import GymnasiumAdapter
+from lambda_replay.training.presets import make_config
 
 PLACE = Path(__file__).resolve().parents[1] / "results" / "race"
 PROBE_SECONDS = 15.0
@@ -133,7 +134,7 @@ def speed_of(probe: GameLog) -> float:
 
 def play(task: Task, act: Act, seed: int) -> list[float]:
     """The scores of greedy games."""
-    environment = GymnasiumAdapter(adapter_config(task.env), seed)
+    environment = GymnasiumAdapter(make_config(task.env), seed)
     scores: list[float] = []
     for _ in range(task.num_games):
         state, _ = environment.reset()
@@ -145,7 +146,7 @@ def play(task: Task, act: Act, seed: int) -> list[float]:
             if is_over:
                 break
         if not is_over:
-            environment = GymnasiumAdapter(adapter_config(task.env), seed + 1 + len(scores))
+            environment = GymnasiumAdapter(make_config(task.env), seed + 1 + len(scores))
         scores.append(score)
     return scores
 

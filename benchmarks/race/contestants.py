@@ -8,15 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from benchmarks.race.log import GameLog, Over
 from benchmarks.race.tasks import DQN, OURS, PPO
 from benchmarks.speed.adapter import GymnasiumAdapter
-from benchmarks.speed.plain_networks import Scale, minatar_features
+from benchmarks.speed.plain_networks import MinAtarFeatures
 from lambda_replay.agents.table import agent_kind
-from lambda_replay.config import RunConfig
 from lambda_replay.training.assembly import assemble, make_environments
 from lambda_replay.training.loop import GameEnd
 from lambda_replay.training.presets import make_config
@@ -27,13 +25,8 @@ Act = Callable[[NDArray[Any]], int]  # a state as the adapter gives it -> a gree
 def train(contestant: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
     """Train until the log's time is over; ``steps`` is what the schedules are made for."""
     if contestant in OURS:
-        return _train_ours(OURS[contestant], env, seed, steps, log)
+        return _train_ours(contestant, env, seed, steps, log)
     return _train_ppo(env, seed, steps, log) if contestant == "sb3-ppo" else _train_dqn(env, seed, steps, log)
-
-
-def adapter_config(env: str) -> RunConfig:
-    """A config that only says which environment the adapters make."""
-    return make_config(env)
 
 
 def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
@@ -76,7 +69,7 @@ def _vector(env: str, seed: int, num_envs: int) -> Any:
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    config = adapter_config(env)
+    config = make_config(env)
 
     def make(number: int) -> Callable[[], Any]:
         return lambda: Monitor(GymnasiumAdapter(config, 1_000 * seed + number))
@@ -92,20 +85,6 @@ def _policy(env: str, hidden: list[int] | None) -> tuple[str, dict[str, Any]]:
             "net_arch": [],
         }
     return "MlpPolicy", {} if hidden is None else {"net_arch": hidden}
-
-
-class MinAtarFeatures(torch.nn.Module):
-    """A features extractor for Stable-Baselines3: the same layers as ours."""
-
-    features_dim = 128
-
-    def __init__(self, observation_space: Any) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(Scale(1), *minatar_features(observation_space.shape[0]))
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = self.layers(states)
-        return features
 
 
 def _learn(model: Any, steps: int, log: GameLog) -> None:

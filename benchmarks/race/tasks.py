@@ -22,7 +22,7 @@ TASKS = {
     **{env: Task(env, 2, 30, 5_000) for env in CLASSIC},
 }
 
-OURS = {"dqn-lambda": "dqn-lambda", "pqn": "pqn"}  # contestant -> agent, each with the default preset of the task
+OURS = ("dqn-lambda", "pqn")  # agents, each with the default preset of the task
 CONTESTANTS = {
     "dqn-lambda": "DQN(λ), ours",
     "pqn": "PQN, ours (published settings)",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.speed.adapter import make_adapters
 from benchmarks.speed.measurement import Measurement, measurement
-from benchmarks.speed.plain_networks import Scale, count_parameters, minatar_features, plain_network
+from benchmarks.speed.plain_networks import MinAtarFeatures, count_parameters, plain_network
 from benchmarks.speed.workloads import BATCH_SIZE, CONTENDERS, EPSILON, HIDDEN, Job, run_config
 from lambda_replay.config import OptimizerConfig
 from lambda_replay.training.speed import Stopwatch
@@ -37,26 +37,12 @@ def _stopwatch(job: Job) -> Stopwatch:
     return Stopwatch(job.workload.start + WARM_UP_STEPS, job.seconds)
 
 
-class _MinAtarFeatures(nn.Module):
-    """A features extractor for Stable-Baselines3."""
-
-    features_dim = 128
-
-    def __init__(self, observation_space: Any) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(Scale(1), *minatar_features(observation_space.shape[0]))
-
-    def forward(self, states: Tensor) -> Tensor:
-        features: Tensor = self.layers(states)
-        return features
-
-
 def _measure_sb3(job: Job) -> Measurement:
     sb3, vec_env = import_module("stable_baselines3"), import_module("stable_baselines3.common.vec_env")
     adapters = make_adapters(run_config(job))
     policy_kwargs: dict[str, Any] = {"optimizer_kwargs": {"eps": ADAM.epsilon}, "net_arch": []}
     if job.workload.network == "minatar":
-        policy_kwargs |= {"features_extractor_class": _MinAtarFeatures, "normalize_images": False}
+        policy_kwargs |= {"features_extractor_class": MinAtarFeatures, "normalize_images": False}
     elif job.workload.network == "mlp":
         policy_kwargs["net_arch"] = list(HIDDEN)
     model = sb3.DQN(

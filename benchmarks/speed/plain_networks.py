@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from benchmarks.speed.workloads import HIDDEN
@@ -37,6 +39,20 @@ def atari_layers(num_actions: int) -> list[nn.Module]:
 def minatar_features(channels: int) -> list[nn.Module]:
     """Young & Tian 2019, for states [C, 10, 10], without the last layer."""
     return [nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(-3), nn.Linear(1024, 128), nn.ReLU()]
+
+
+class MinAtarFeatures(nn.Module):
+    """These layers as a features extractor for Stable-Baselines3."""
+
+    features_dim = 128
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(Scale(1), *minatar_features(observation_space.shape[0]))
+
+    def forward(self, states: Tensor) -> Tensor:
+        features: Tensor = self.layers(states)
+        return features
 
 
 def mlp_layers(inputs: int, num_actions: int) -> list[nn.Module]:

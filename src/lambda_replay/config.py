@@ -150,18 +150,6 @@ class TargetConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutConfig:
-    """The fresh steps that pqn learns from (Gallici et al. 2025; their values for Atari)."""
-
-    size: int = 4_096  # agent steps of all environments per rollout; PQN 128 environments × 32 steps
-    epochs: int = 2  # times that each step of a rollout is trained on; PQN 2
-
-    def __post_init__(self) -> None:
-        require_reasonable("rollout.", self)
-        require_positive("rollout.", self, "size", "epochs")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExplorationConfig:
     """ε-greedy exploration, annealed linearly; counted from the first step of the run."""
 

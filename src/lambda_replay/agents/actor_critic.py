@@ -9,7 +9,8 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.agents.continuous import describe_critics, describe_training, promote_due, random_actions
+from lambda_replay.agents.cached import promote_due
+from lambda_replay.agents.continuous import describe_critics, describe_training, random_actions
 from lambda_replay.agents.protocol import Acted, KeepsGoing, Tensors, Work
 from lambda_replay.agents.schedules import LinearRamp
 from lambda_replay.config import CacheConfig, RunConfig

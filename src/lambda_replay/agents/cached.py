@@ -1,4 +1,4 @@
-"""Shared by agents that train from a cache: how much memory it needs, and a small cache for timing."""
+"""Shared by agents that train from a cache: its blocks, how much memory it needs, and a small cache for timing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from lambda_replay.agents.protocol import AgentNeeds
 from lambda_replay.config import CacheConfig, RunConfig, require
 from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.replay.critic import Promoted, promote
 from lambda_replay.replay.dynamic_lambda import Median
 from lambda_replay.replay.estimator_names import parse_estimator
+from lambda_replay.replay.memory import ReplayMemory
 
 FLOAT_BYTES = 4
 CACHE_ROW_BYTES = 8 + 4 + 4 + 4 + 1  # slot, action, return, TD error, whether it is a transition
@@ -33,6 +37,19 @@ def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
             name,
             "cache.block_length",
         )
+
+
+def promote_due(run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: np.random.Generator) -> Promoted:
+    """The random blocks of a refresh."""
+    return promote(
+        memory,
+        discount=run.discount,
+        size=cache.size,
+        block_length=cache.block_length,
+        rng=rng,
+        tail=cache.tail,
+        reserve=cache.reserve_slots(run.envs),
+    )
 
 
 def cache_needs(

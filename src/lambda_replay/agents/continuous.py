@@ -21,13 +21,13 @@ from lambda_replay.learning.actor_critic import ActorCritic, make_ensembles
 from lambda_replay.learning.critic_training import CriticSummary
 from lambda_replay.learning.device import find_device
 from lambda_replay.learning.ensembles import Ensemble
+from lambda_replay.learning.network_health import describe_layers
 from lambda_replay.replay.cache import Cache
-from lambda_replay.replay.critic import Promoted, promote
+from lambda_replay.replay.critic import Promoted
 from lambda_replay.replay.data import Floats, Integers, ValueBlock
 from lambda_replay.replay.diagnostics import Metrics, describe_samples
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator, ExpectedSarsa, QStar
-from lambda_replay.replay.memory import ReplayMemory
 
 Minimum = Literal["step", "return"]
 WORKED_ON = 4  # copies of the hidden layers while a minibatch is trained on: outputs and gradients, policy and critics
@@ -135,19 +135,6 @@ def _smallest_block(*, has_densities: bool) -> ValueBlock:
     return ValueBlock(steps, steps, states, states, np.ones((1, 2), dtype=np.bool_), ratios=ratios)
 
 
-def promote_due(run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: np.random.Generator) -> Promoted:
-    """The random blocks of a refresh."""
-    return promote(
-        memory,
-        discount=run.discount,
-        size=cache.size,
-        block_length=cache.block_length,
-        rng=rng,
-        tail=cache.tail,
-        reserve=cache.reserve_slots(run.envs),
-    )
-
-
 def over_chunks(
     blocks: Promoted, networks: ActorCritic, evaluate: Callable[[Tensor, slice], Sequence[Tensor]]
 ) -> list[Floats]:
@@ -170,15 +157,8 @@ def describe_critics(networks: ActorCritic, cache: Cache, rows: Integers) -> Met
     module = networks.modules["critics"]
     with torch.no_grad():
         inputs = torch.cat([networks.states(batch.states), networks.tensor(batch.actions)], dim=1)
-        layers = module.hidden_layers(inputs)  # [N, n, units] each
-        norms = torch._foreach_norm(list(module.parameters()))
-        return {
-            **{
-                f"dead_share_{number}": float((layer.amax(dim=1) == 0).float().mean())
-                for number, layer in enumerate(layers, start=1)
-            },
-            "weight_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
-        }
+        layers = [layer.transpose(0, 1).flatten(1) for layer in module.hidden_layers(inputs)]  # [n, N·units] each
+        return describe_layers(layers, module)
 
 
 def describe_training(blocks: Promoted, cache: Cache, rows: Integers, summary: CriticSummary) -> Metrics:
@@ -191,6 +171,27 @@ def describe_training(blocks: Promoted, cache: Cache, rows: Integers, summary: C
         **cache.metrics,
         **describe_samples(cache.slots[drawn], ages[drawn]),
     }
+
+
+def actor_critic_needs(run: RunConfig, spec: EnvironmentSpec, shape: Shape) -> AgentNeeds:
+    """Bytes of the cache, of the networks with Adam, and of a minibatch on its way through them."""
+    settings: Any = run.algorithm
+    batch_size, hidden = settings.optimizer.batch_size, settings.network.hidden
+    (size,) = spec.action_shape
+    inputs = math.prod(run.state_shape(spec.observation_shape)) + size
+    own = cache_needs(run, spec, batch_size, values_per_state=2 * shape.num_critics + 3 + size)
+    with torch.device("meta"):  # sizes without memory
+        modules = _make_ensembles(run, spec, shape, seed=0)
+    weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
+    widths = f"network.hidden ({', '.join(map(str, hidden))})"
+    numbers = inputs + WORKED_ON * shape.num_critics * sum(hidden)
+    return own._replace(
+        takers=[
+            *own.takers,
+            (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
+            (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
+        ]
+    )
 
 
 def continuous_kind(
@@ -209,25 +210,6 @@ def continuous_kind(
         if module is not None:
             raise ConfigError(f"agent {run.agent} takes no network of your own; use network.hidden.", "agent")
 
-    def needs(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> AgentNeeds:
-        settings: Any = run.algorithm
-        batch_size, hidden = settings.optimizer.batch_size, settings.network.hidden
-        (size,) = spec.action_shape
-        inputs = math.prod(run.state_shape(spec.observation_shape)) + size
-        own = cache_needs(run, spec, batch_size, values_per_state=2 * shape.num_critics + 3 + size)
-        with torch.device("meta"):  # sizes without memory
-            modules = _make_ensembles(run, spec, shape, seed=0)
-        weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
-        widths = f"network.hidden ({', '.join(map(str, hidden))})"
-        numbers = inputs + WORKED_ON * shape.num_critics * sum(hidden)
-        return own._replace(
-            takers=[
-                *own.takers,
-                (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
-                (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
-            ]
-        )
-
     def probe(run: RunConfig, steps: int, share: int) -> Probe:
         small, scale = shrink_cache(run.algorithm, steps, share)
         return Probe(replace(small, optimizer=replace(small.optimizer, learning_rate=PROBE_LEARNING_RATE)), scale)
@@ -241,7 +223,7 @@ def continuous_kind(
         actions="Box",
         check=check,
         estimator=lambda run: parse_value_estimator(run, has_densities=has_densities),
-        needs=needs,
+        needs=lambda run, spec, module: actor_critic_needs(run, spec, shape),
         shortest_start=shortest_start,
         probe=probe,
     )

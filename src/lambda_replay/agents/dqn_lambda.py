@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lambda_replay.agents.cached import cache_needs, check_room_for_blocks, shortest_start, shrink_cache
+from lambda_replay.agents.cached import cache_needs, check_room_for_blocks, promote_due, shortest_start, shrink_cache
 from lambda_replay.agents.epsilon_greedy import EpsilonGreedy
 from lambda_replay.agents.protocol import Acted, KeepsGoing, Tensors, Work
 from lambda_replay.agents.q_learning import make_q_network, q_learning_kind
@@ -23,7 +23,7 @@ from lambda_replay.learning.learner import Learner
 from lambda_replay.learning.network_health import NUM_STATES, describe_network, is_look_due
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.cache import build_cache
-from lambda_replay.replay.critic import Promoted, QCritic, promote
+from lambda_replay.replay.critic import Promoted, QCritic
 from lambda_replay.replay.diagnostics import Metrics, describe_samples
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator
@@ -89,15 +89,7 @@ class DQNLambda:
         if not self._run.is_boundary(step):
             return None
         cache = self._config.cache
-        blocks = promote(
-            self._memory,
-            discount=self._run.discount,
-            size=cache.size,
-            block_length=cache.block_length,
-            rng=self._streams.blocks,
-            tail=cache.tail,
-            reserve=cache.reserve_slots(self._run.envs),
-        )
+        blocks = promote_due(self._run, cache, self._memory, self._streams.blocks)
         looks = is_look_due(step - self._run.memory.start, cache.refresh_every)
         return Work(lambda keeps_going: self._train(blocks, step, keeps_going, looks=looks), self._adopt)
 

@@ -23,10 +23,11 @@ from lambda_replay.config import (
     ExplorationConfig,
     NetworkConfig,
     OptimizerConfig,
-    RolloutConfig,
     RunConfig,
     Schedule,
     require,
+    require_positive,
+    require_reasonable,
 )
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.device import QNetwork
@@ -42,6 +43,18 @@ from lambda_replay.replay.estimators import Estimator
 from lambda_replay.replay.memory import ReplayMemory
 
 ROLLOUT_STEP_BYTES = 2 * (8 + 4 + 4 + 4 + 1)  # slot, action, return, TD error, whether it is a step; closing slots too
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """The fresh steps that each round of learning takes (Gallici et al. 2025)."""
+
+    size: int = 4_096  # agent steps of all environments per rollout; PQN 128 environments × 32 steps
+    epochs: int = 2  # times that each step of a rollout is trained on; PQN 2
+
+    def __post_init__(self) -> None:
+        require_reasonable("rollout.", self)
+        require_positive("rollout.", self, "size", "epochs")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,12 @@ def describe_network(network: QNetwork, states: NDArray[Any]) -> Metrics:
 
     A unit (in a convolution, a filter) is dead if it is zero in all of them.
     """
-    layers = _hidden_layers(network.module, network.tensor(states))
-    norms = torch._foreach_norm(list(network.module.parameters()))
+    return describe_layers(_hidden_layers(network.module, network.tensor(states)), network.module)
+
+
+def describe_layers(layers: list[Tensor], module: nn.Module) -> Metrics:
+    """The same from the outputs [n, ..., units] of the module's hidden layers."""
+    norms = torch._foreach_norm(list(module.parameters()))
     return {
         **{f"dead_share_{number}": _dead_share(units) for number, units in enumerate(layers, start=1)},
         "weight_norm": float(torch.linalg.vector_norm(torch.stack(norms))),

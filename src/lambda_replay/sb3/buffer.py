@@ -226,7 +226,7 @@ class LambdaReplayBuffer(ReplayBuffer):
             observations=observations,
             actions=self.to_torch(actions if self.memory.action_shape else actions.astype(np.int64)),
             next_observations=next_observations,
-            dones=torch.ones_like(returns),
+            dones=torch.ones_like(returns),  # a return is complete: the agent must not bootstrap from it
             rewards=returns,
         )
 

@@ -13,7 +13,7 @@ from lambda_replay.agents.ddpg_lambda import DDPGLambdaConfig
 from lambda_replay.agents.deterministic import NoiseConfig
 from lambda_replay.agents.dqn import DQNConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
-from lambda_replay.agents.pqn import PQNConfig
+from lambda_replay.agents.pqn import PQNConfig, RolloutConfig
 from lambda_replay.agents.sac_lambda import SACLambdaConfig
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.agents.td3_lambda import TD3LambdaConfig
@@ -25,7 +25,6 @@ from lambda_replay.config import (
     MinAtarConfig,
     NetworkConfig,
     OptimizerConfig,
-    RolloutConfig,
     RunConfig,
     TargetConfig,
 )
@@ -77,9 +76,8 @@ def _published_pqn(
     exploration: ExplorationConfig,
     learning_rate: float,
     final_learning_rate: float | None,
-    hidden: tuple[int, ...] = (256, 256),
 ) -> Choice:
-    """Settings of Gallici et al. 2025 (their repository's); their loss is half of ours, so it is clipped at half."""
+    """Settings of Gallici et al. 2025 (their repository's); their loss is half of ours, so their limit of 10 is 20."""
     optimizer = OptimizerConfig(
         batch_size=128,
         learning_rate=learning_rate,
@@ -93,7 +91,7 @@ def _published_pqn(
             rollout=rollout,
             exploration=exploration,
             optimizer=optimizer,
-            network=NetworkConfig(layer_norm=True, hidden=hidden),
+            network=NetworkConfig(layer_norm=True, hidden=(256, 256)),
         ),
         estimator,
         {
