@@ -352,6 +352,44 @@ def test_rows_follow_the_probabilities(quantile: float) -> None:
     assert stats.chisquare(counts, probabilities * counts.sum()).pvalue > 0.01
 
 
+@pytest.mark.parametrize("priority", [0.0, 0.6, 1.0])
+def test_systematic_rows_follow_the_probabilities(priority: float) -> None:
+    cache = build(random_memory(), tabular()[1])
+    rows = [cache.sample_rows(10, 7, priority, rng=np.random.default_rng(n), sampling="systematic") for n in range(600)]
+    counts = np.bincount(np.concatenate(rows).reshape(-1), minlength=len(cache.slots))[cache.is_transition]
+    probabilities = lr.prioritized(cache.td_errors[cache.is_transition], priority)
+    drawable = probabilities > 0
+    assert counts[~drawable].sum() == 0
+    expected = probabilities[drawable] * counts.sum()
+    assert np.abs(counts[drawable] - expected).max() < 4.5 * np.sqrt(expected.max())
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), updates=st.integers(1, 40), priority=st.sampled_from([0.0, 0.3, 1.0]))
+def test_systematic_rows_are_drawn_as_often_as_expected_to_within_one(seed: int, updates: int, priority: float) -> None:
+    """In every pass over the cache, and so at most one too many or too few per pass in all."""
+    cache = build(random_memory(), tabular()[1], size=100)
+    drawn = cache.sample_rows(16, updates, priority, rng=np.random.default_rng(seed), sampling="systematic").reshape(-1)
+    probabilities = lr.prioritized(cache.td_errors[cache.is_transition], priority)
+    for start in range(0, len(drawn), len(probabilities)):
+        one_pass = drawn[start : start + len(probabilities)]
+        counts = np.bincount(one_pass, minlength=len(cache.slots))[cache.is_transition]
+        assert (np.abs(counts - probabilities * len(one_pass)) < 1 + 1e-9).all()
+
+
+def test_systematic_rows_without_priority_are_epochs() -> None:
+    """Each pass holds every transition once, in an order of its own; the last one is cut short."""
+    cache = build(random_memory(), tabular()[1], size=100)
+    transitions = np.flatnonzero(cache.is_transition)
+    rows = cache.sample_rows(25, 10, rng=np.random.default_rng(0), sampling="systematic").reshape(-1)
+    passes = [rows[start : start + len(transitions)] for start in range(0, len(rows), len(transitions))]
+    assert len(passes) >= 3
+    for one_pass in passes[:-1]:
+        assert_array_equal(np.sort(one_pass), transitions)
+    assert len(np.unique(passes[-1])) == len(passes[-1])
+    assert not np.array_equal(passes[0], passes[1])
+
+
 def test_inputs_and_memory_are_only_read() -> None:
     memory = random_memory()
     table, q_function = tabular()
@@ -637,6 +675,13 @@ def no_transitions() -> lr.ReplayMemory:
         (lambda m, q: build(m, q).sample_rows(1, 1, 1.1, rng=np.random.default_rng(0)), "priority"),
         (lambda m, q: build(m, q).sample_rows(1, 1, -0.1, rng=np.random.default_rng(0)), "priority"),
         (lambda m, q: build(m, q).sample_rows(1, 1, 0.1, 1.0, rng=np.random.default_rng(0)), "quantile"),
+        (
+            lambda m, q: build(m, q).sample_rows(1, 1, rng=np.random.default_rng(0), sampling="even"),  # type: ignore[arg-type]
+            "systematic",
+        ),
+        (lambda m, q: build(m, q, newest=True, tail=1), "newest"),
+        (lambda m, q: build(random_memory(num_streams=3), q, newest=True, size=40), "60"),
+        (lambda m, q: build(random_memory(5), q, newest=True), "21 slots"),
         (lambda m, q: lr.prioritized(np.ones(3), float("nan")), "priority"),
         (lambda m, q: lr.prioritized(np.array([1.0, np.nan]), 0.5), "td_errors"),
         (lambda m, q: lr.prioritized(np.array([1.0, np.inf]), 0.5), "td_errors"),

@@ -190,6 +190,20 @@ def test_the_smaller_return_of_two_critics_and_the_error_of_their_mean_value() -
     assert cache.metrics["q_mean"] == 3.5
 
 
+def test_the_newest_block_of_every_stream_comes_after_the_random_ones() -> None:
+    """Stream 0 has written slots 0 to 7 of its ring of ten, stream 1 slots 10 to 14; slot 3 closes an episode."""
+    memory = lr.ReplayMemory(20, (), np.uint8, num_streams=2)
+    for stream, lengths in ((0, (3, 3)), (1, (4,))):
+        for length in lengths:
+            memory.begin(frame(0), stream=stream)
+            for number in range(1, length + 1):
+                memory.append(0, 1.0, frame(number), terminated=number == length, stream=stream)
+    blocks = lr.promote(memory, discount=0.9, size=12, block_length=4, rng=np.random.default_rng(0), newest=True)
+    assert_array_equal(blocks.slots[1:], [[3, 4, 5, 6, 7], [10, 11, 12, 13, 14]])
+    assert_array_equal(blocks.transitions.is_step[1], [False, True, True, True, False])
+    assert blocks.ages[1:, -1].tolist() == [0, 0]
+
+
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +217,17 @@ def test_promote_and_build_cache_are_refresh(spelling: str, settings: dict[str, 
     )
     by_parts = lr.build_cache(blocks, lr.QCritic(q_function), lr.parse_estimator(spelling))
     assert_same_cache(by_parts, at_once)
+
+
+def test_the_newest_blocks_take_the_place_of_as_many_random_ones() -> None:
+    """The others are those that a smaller cache would draw with the same generator."""
+    memory = random_memory(num_streams=3, capacity=150)
+    plain, combined = (
+        lr.promote(memory, discount=0.9, size=size, block_length=20, rng=np.random.default_rng(1), newest=newest)
+        for size, newest in ((100, False), (160, True))
+    )
+    assert_array_equal(combined.slots[:5], plain.slots)
+    assert_array_equal(combined.slots[5:], memory.newest_blocks(20))
 
 
 @pytest.mark.parametrize("spelling", ["peng:0.7", "watkins:0.9", "nstep:3", "median", "bounded:0.5", "retrace:0.9@0.1"])

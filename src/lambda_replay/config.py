@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from lambda_replay.errors import ConfigError
 
 Schedule = Literal["burst", "concurrent"]
+Sampling = Literal["independent", "systematic"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that users cannot set
 MAX_THREADS = 1024  # more than any machine's cores; far more would crash the process
@@ -95,6 +96,8 @@ class CacheConfig:
     tail: int = 0  # agent steps computed beyond each block and discarded, which lengthens its last returns; paper 0
     priority: float = 0.0  # p at the first step, annealed linearly to 0 at the last; paper 0 or 0.1
     priority_quantile: float = 0.5  # quantile of |TD error| above which samples are preferred; paper 0.5, the median
+    newest: bool = False  # the newest block of every environment enters each cache, besides random ones; paper no
+    sampling: Sampling = "independent"  # systematic: each row as often as its probability says; paper independent
 
     def __post_init__(self) -> None:
         require_reasonable("cache.", self)
@@ -107,6 +110,12 @@ class CacheConfig:
             "cache.block_length",
         )
         require(self.tail >= 0, f"cache.tail is {self.tail}; give 0 or more agent steps.", "cache.tail")
+        require(
+            not (self.newest and self.tail),
+            f"cache.tail ({self.tail}) would discard the steps that cache.newest adds; set one of them to 0.",
+            "cache.tail",
+            "cache.newest",
+        )
         if self.updates is not None:
             require_positive("cache.", self, "updates")
         require_fraction("cache.", self, "priority")

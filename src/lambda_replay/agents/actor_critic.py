@@ -104,7 +104,8 @@ class CachedActorCritic:
         rng, shape = self._streams.batches, (self._cache.updates_per_refresh, self._batch_size)
         cache = build_cache(blocks, self._method.critic(rng), self._estimator)
         updates, batch_size = shape
-        rows = cache.sample_rows(batch_size, updates, priority, self._cache.priority_quantile, rng=rng)  # [updates, B]
+        quantile, sampling = self._cache.priority_quantile, self._cache.sampling
+        rows = cache.sample_rows(batch_size, updates, priority, quantile, rng=rng, sampling=sampling)  # [updates, B]
         seen = rows.reshape(-1)[:NUM_STATES]
         health = describe_critics(self._method.networks, cache, seen) if looks else {}
         wanted = takewhile(lambda batch: keeps_going(), rows)

@@ -37,6 +37,13 @@ def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
             name,
             "cache.block_length",
         )
+    require(
+        not cache.newest or cache.num_blocks >= run.envs,
+        f"cache.size ({cache.size}) must hold the newest block of each of the {run.envs} environments; "
+        f"raise it to {run.envs * cache.block_length} or lower envs.",
+        "cache.size",
+        "envs",
+    )
 
 
 def promote_due(run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: np.random.Generator) -> Promoted:
@@ -49,6 +56,7 @@ def promote_due(run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: n
         rng=rng,
         tail=cache.tail,
         reserve=cache.reserve_slots(run.envs),
+        newest=cache.newest,
     )
 
 

@@ -101,7 +101,9 @@ class DQNLambda:
         priority, progress = self._priority(step), step / self._run.steps
         batch_size, updates = self._config.optimizer.batch_size, config.updates_per_refresh
         quantile, rng = config.priority_quantile, self._streams.batches
-        rows = cache.sample_rows(batch_size, updates, priority, quantile, rng=rng)  # [updates, B]
+        rows = cache.sample_rows(
+            batch_size, updates, priority, quantile, rng=rng, sampling=config.sampling
+        )  # [updates, B]
         wanted = takewhile(lambda batch: keeps_going(), rows)
         ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
         health = describe_network(self._network, cache.minibatch(drawn[:NUM_STATES]).states) if looks else {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.config import Sampling
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.critic import CHUNK_SIZE, Critic, Promoted, QFunction, as_critic, promote
 from lambda_replay.replay.data import Booleans, Evaluation, Explanation, Floats, Integers, Minibatch, as_floats
@@ -72,9 +73,13 @@ class Cache:
         priority_quantile: float = 0.5,
         *,
         rng: np.random.Generator,
+        sampling: Sampling = "independent",
     ) -> Iterator[Minibatch]:
-        """``updates`` minibatches of rows drawn independently with the probabilities of ``prioritized``."""
-        for rows in self.sample_rows(batch_size, updates, priority, priority_quantile, rng=rng):
+        """``updates`` minibatches of rows drawn with the probabilities of ``prioritized``.
+
+        ``sampling`` is independent, or systematic: each row as often as its probability says, to within one draw.
+        """
+        for rows in self.sample_rows(batch_size, updates, priority, priority_quantile, rng=rng, sampling=sampling):
             yield self.minibatch(rows)
 
     def sample_rows(
@@ -85,15 +90,17 @@ class Cache:
         priority_quantile: float = 0.5,
         *,
         rng: np.random.Generator,
+        sampling: Sampling = "independent",
     ) -> Integers:
         """Rows [updates, B] of all the minibatches of one refresh."""
         rows = np.flatnonzero(self.is_transition)
         if len(rows) == 0:
             raise ConfigError("the cache holds no transition; store some in the memory before a refresh.")
-        cumulative = np.cumsum(prioritized(self.td_errors[rows], priority, priority_quantile))
-        drawn = rng.random((updates, batch_size)) * cumulative[-1]
-        # The product may round up to the last bound itself, which would be past the last row.
-        return rows[np.minimum(np.searchsorted(cumulative, drawn, side="right"), len(rows) - 1)]
+        if sampling not in _DRAWS:
+            raise ConfigError(f"sampling is {sampling!r}; choose one of {', '.join(_DRAWS)}.")
+        probabilities = prioritized(self.td_errors[rows], priority, priority_quantile)
+        drawn = _DRAWS[sampling](probabilities, updates * batch_size, rng)
+        return rows[drawn].reshape(updates, batch_size)
 
     def minibatch(self, rows: Integers) -> Minibatch:
         """The rows with their states gathered from memory, as long as it still holds them."""
@@ -133,6 +140,38 @@ def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> ND
     return (1 - priority) / len(errors) + priority * members / members.sum()
 
 
+def draw_independent(probabilities: NDArray[np.float64], count: int, rng: np.random.Generator) -> Integers:
+    """``count`` indices, each drawn with these probabilities [n] whatever the others are."""
+    return _places(np.cumsum(probabilities), rng.random(count))
+
+
+def draw_systematic(probabilities: NDArray[np.float64], count: int, rng: np.random.Generator) -> Integers:
+    """``count`` indices in random order, index i as often as count · P(i) says, to within one draw per pass.
+
+    In passes of up to n draws, (j + u) / n for j = 0 … n−1 and one u ~ U[0, 1) hit a cumulative distribution over the
+    indices in random order: systematic sampling (Madow 1949). With equal probabilities, every pass is an epoch.
+    """
+    size, passes = len(probabilities), []
+    for start in range(0, count, size):
+        order, draws = rng.permutation(size), min(size, count - start)
+        points = (np.arange(draws) + rng.random()) / draws
+        passes.append(rng.permutation(order[_places(np.cumsum(probabilities[order]), points)]))
+    return np.concatenate(passes)
+
+
+def _places(cumulative: NDArray[np.float64], points: NDArray[np.float64]) -> Integers:
+    """The index of the step of a cumulative distribution [n] that each point in [0, 1) falls on."""
+    # The product may round up to the last bound itself, which would be past the last index.
+    places: Integers = np.searchsorted(cumulative, points * cumulative[-1], side="right")
+    return np.minimum(places, len(cumulative) - 1)
+
+
+_DRAWS: dict[str, Callable[[NDArray[np.float64], int, np.random.Generator], Integers]] = {
+    "independent": draw_independent,
+    "systematic": draw_systematic,
+}
+
+
 def refresh(
     memory: ReplayMemory,
     critic: Critic | QFunction,
@@ -144,6 +183,7 @@ def refresh(
     rng: np.random.Generator,
     tail: int = 0,
     reserve: int = 0,
+    newest: bool = False,
     chunk_size: int = CHUNK_SIZE,
 ) -> Cache:
     """A cache of ``size`` rows with returns from the critic's current values (paper, Algorithm 1, BUILD-CACHE).
@@ -154,7 +194,14 @@ def refresh(
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}; give 1 or more.")
     blocks = promote(
-        memory, discount=discount, size=size, block_length=block_length, rng=rng, tail=tail, reserve=reserve
+        memory,
+        discount=discount,
+        size=size,
+        block_length=block_length,
+        rng=rng,
+        tail=tail,
+        reserve=reserve,
+        newest=newest,
     )
     return build_cache(blocks, as_critic(critic, chunk_size), estimator)
 

@@ -70,10 +70,12 @@ def promote(
     rng: np.random.Generator,
     tail: int = 0,
     reserve: int = 0,
+    newest: bool = False,
 ) -> Promoted:
     """Random blocks of the memory (Algorithm 1, "Sample block … from D"), which stay unchanged while it grows.
 
-    ``tail`` more steps per block are computed and discarded; ``reserve`` is that of ``sample_blocks``.
+    ``tail`` more steps per block are computed and discarded; ``reserve`` is that of ``sample_blocks``. With ``newest``,
+    one of the blocks per stream is its newest (combined experience replay, Zhang & Sutton 2017).
     """
     if size < 1 or block_length < 1 or size % block_length or tail < 0:
         raise ConfigError(
@@ -81,7 +83,17 @@ def promote(
         )
     if not 0 <= discount <= 1:
         raise ConfigError(f"discount is {discount}; give a number from 0 to 1.")
-    slots = memory.sample_blocks(size // block_length, block_length + tail, rng, reserve)  # [K, L+1]
+    if newest and tail:
+        raise ConfigError(f"tail ({tail}) would discard the newest steps; set it to 0, or newest to False.")
+    length, num_blocks = block_length + tail, size // block_length
+    fresh = memory.newest_blocks(length) if newest else np.empty((0, length + 1), dtype=np.int64)  # [streams, L+1]
+    if len(fresh) > num_blocks:
+        raise ConfigError(
+            f"size ({size}) must hold the newest block of each of the {len(fresh)} streams; "
+            f"raise it to {len(fresh) * block_length}."
+        )
+    drawn = memory.sample_blocks(num_blocks - len(fresh), length, rng, reserve)
+    slots = np.concatenate([drawn, fresh])  # [K, L+1]
     return promote_slots(memory, slots, discount=discount, length=block_length)
 
 

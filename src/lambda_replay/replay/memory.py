@@ -218,6 +218,18 @@ class ReplayMemory:
         """The slot [streams] of each stream's newest observation."""
         return np.array([self.ring.slot(stream, written - 1) for stream, written in enumerate(self._written)])
 
+    def newest_blocks(self, length: int) -> Integers:
+        """Slots [streams, L+1] of the block of each stream that ends with its newest slot."""
+        starts = [self._starts(stream, length, reserve=0) for stream in range(self.num_streams)]
+        if length < 1 or not all(starts):
+            raise ConfigError(
+                f"a newest block of {length} steps needs {length + 1} slots in every stream (slots written: "
+                f"{self._written}, window {self.window}); store more first, or use shorter blocks."
+            )
+        numbers = np.array([start[-1] for start in starts])[:, None] + np.arange(length + 1)  # [streams, L+1]
+        slots: Integers = self.ring.slot(np.arange(self.num_streams)[:, None], numbers)
+        return slots
+
     def newest_steps(self, count: int) -> Integers:
         """Slots [streams, L+1] of each stream's last ``count`` steps, in order, with the slots that close episodes.
 
