@@ -1,6 +1,6 @@
 """How the mean absolute TD error of a block depends on λ: a row per game and moment of training.
 
-Bounded λ assumes that it rises with λ (paper, appendix C). Agents train with peng:0.75 and the preset ``minatar``; at
+Bounded λ assumes that it rises with λ (paper, appendix C). Agents train with peng:0.75 and the preset ``mini``; at
 each of several refreshes L(λ), as the paper defines it, is computed for the blocks of one cache.
 
 python results/td_errors.py > results/mini/td_errors.csv        # four games, two minutes each on one core
@@ -44,7 +44,7 @@ def main() -> None:
 def measure(game: str) -> list[tuple[int, Floats]]:
     """Train, and at each moment take L(λ) of every block of a cache [λ, K]."""
     found: list[tuple[int, Floats]] = []
-    config = replace(make_config(game), estimator="peng:0.75", steps=MOMENTS[-1] + 1, seed=SEED, checkpoint_every=0)
+    config = replace(make_config(game, "mini"), estimator="peng:0.75", steps=MOMENTS[-1] + 1, seed=SEED, checkpoint_every=0)
     environments = make_environments(config)
     assembly = assemble(config, environments)
     for event in assembly.loop.run():

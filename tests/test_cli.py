@@ -334,7 +334,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (f"{CHAIN} --envs 3", ["envs (3)"]),
     (f"{CHAIN} --agent sarsa", ["no agent 'sarsa'", "dqn-lambda, dqn"]),
     (f"{CHAIN} --agent", ["--agent"]),
-    (f"{CHAIN} --preset huge", ["no preset 'huge'", "paper, atari, minatar, classic"]),
+    (f"{CHAIN} --preset huge", ["no preset 'huge'", "paper, atari, mini, minatar, classic"]),
     (f"{CHAIN} --optimizer.loss l1", ["--optimizer.loss", "'l1'", "huber"]),
     (f"{CHAIN} --cache.updates some", ["--cache.updates", "'some'"]),
     (f"{CHAIN} --network.hidden 8 wide", ["--network.hidden", "wide"]),

@@ -105,8 +105,8 @@ def values_of(config: RunConfig, names: dict[str, Any]) -> dict[str, Any]:
     [
         ("atari/pong", "paper", "dqn-lambda", PAPER | PAPER_CACHE),
         ("atari/breakout", "paper", "dqn", PAPER | PAPER_TARGET),
-        ("minatar/breakout", None, "dqn-lambda", MINATAR),
-        ("minatar/asterix", None, "dqn", MINATAR | {"estimator": "nstep:3"}),
+        ("minatar/breakout", "mini", "dqn-lambda", MINATAR),
+        ("minatar/asterix", "mini", "dqn", MINATAR | {"estimator": "nstep:3"}),
         ("CartPole-v1", None, "dqn-lambda", CLASSIC),
         ("CartPole-v1", None, "dqn", CLASSIC | {"estimator": "nstep:3"}),
     ],
@@ -115,8 +115,8 @@ def test_the_table_of_the_design(env: str, preset: str | None, agent: str, table
     assert values_of(make_config(env, preset, agent), table) == table
 
 
-def test_minatar_takes_a_million_steps_and_a_quarter_as_many_updates() -> None:
-    config = make_config("minatar/breakout")
+def test_mini_takes_a_million_steps_and_a_quarter_as_many_updates() -> None:
+    config = make_config("minatar/breakout", "mini")
     assert config.steps >= 1_000_000
     cache = cached(config).cache
     assert cache.updates_per_refresh == cache.refresh_every // 4
@@ -188,7 +188,7 @@ def test_a_config_is_made_anew_each_time() -> None:
 @pytest.mark.parametrize(
     ("preset", "agent", "words"),
     [
-        ("fast", "dqn-lambda", ["no preset 'fast'", "paper, atari, minatar, classic"]),
+        ("fast", "dqn-lambda", ["no preset 'fast'", "paper, atari, mini, minatar, classic"]),
         ("paper", "sarsa", ["no agent 'sarsa'", "dqn-lambda, dqn"]),
     ],
 )

@@ -129,6 +129,14 @@ PRESETS = {
             )
         },
     ),
+    "mini": _preset(
+        {"steps": 1_000_000, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
+        estimator="peng:0.75",
+        cache=CacheConfig(size=16_000, block_length=100, refresh_every=1_000),
+        target=TargetConfig(copy_every=1_000, update_every=4),
+        exploration=ExplorationConfig(start=1.0, end=0.1, steps=100_000),
+        optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-4),
+    ),
     "minatar": _preset(
         {"steps": 1_000_000, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
         estimator="peng:0.75",
