@@ -171,10 +171,10 @@ def parse_estimator(spelling: str) -> Estimator:
         ) from None
 
 
-_GIVEN: ContextVar[Mapping[str, Estimator]] = ContextVar("given estimators", default=MappingProxyType({}))
+_GIVEN: ContextVar[Mapping[str, Callable[..., Floats]]] = ContextVar("given estimators", default=MappingProxyType({}))
 
 
-def name_of_estimator(estimator: Estimator) -> str:
+def name_of_estimator(estimator: Callable[..., object]) -> str:
     """The name with which ``parse_estimator`` finds this estimator again; ``object/NAME`` if there is none."""
     spelling = repr(estimator)
     if spelling.partition(":")[0].partition("/")[0] in NAMED and parse_estimator(spelling) == estimator:
@@ -188,7 +188,7 @@ def name_of_estimator(estimator: Estimator) -> str:
 
 
 @contextmanager
-def given_estimator(name: str, estimator: Estimator | None) -> Iterator[None]:
+def given_estimator(name: str, estimator: Callable[..., Floats] | None) -> Iterator[None]:
     """Lets ``parse_estimator`` find an estimator that was given as an object under ``name``; None changes nothing."""
     token = _GIVEN.set(_GIVEN.get() if estimator is None else {**_GIVEN.get(), name: estimator})
     try:

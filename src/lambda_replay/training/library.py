@@ -6,11 +6,12 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from torch import nn
 
 from lambda_replay.agents.run_settings import merge, override
@@ -20,7 +21,6 @@ from lambda_replay.envs.make import OBJECT, make_bare_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.estimator_names import given_estimator, name_of_estimator
-from lambda_replay.replay.estimators import Estimator
 from lambda_replay.rundir.directory import free_name, read_config
 from lambda_replay.training.assembly import default_agent
 from lambda_replay.training.events import OnEvent
@@ -32,6 +32,7 @@ from lambda_replay.training.presets import make_config
 from lambda_replay.training.resuming import resume_run
 from lambda_replay.training.run import Run, complete, train_run
 
+OwnEstimator = Callable[[Any], NDArray[Any]]  # blocks to returns [K, L]: an ``lr.Block`` or, with values, another
 AnyPath = str | os.PathLike[str]
 
 
@@ -52,8 +53,8 @@ def train(
     out: AnyPath | None = None,
     agent: str | None = None,
     preset: str | None = None,
-    estimator: str | Estimator | None = None,
-    network: nn.Module | None = None,
+    estimator: str | OwnEstimator | None = None,
+    network: nn.Module | Mapping[str, Any] | None = None,
     on_event: OnEvent = lambda event: None,
     keep_memory: bool = False,
     **settings: Any,
@@ -62,11 +63,13 @@ def train(
 
     ``env`` is a name, a ``gymnasium.Env``, or a function that returns one. ``settings`` are those of the command, as
     nested dictionaries or dotted names: ``steps=50_000``, ``cache={"size": 4_000}``, ``**{"cache.size": 4_000}``.
+    ``network`` is a module of your own (states [n, history, …] to Q-values [n, actions]), or such settings.
     ``on_event`` is called with everything that happens (``lambda_replay.training.events``).
     To resume a run with a ``network``, an ``env`` object or an ``estimator`` that no module has, pass it again.
     """
     name, given = _name_environment(env)
-    values = nested(settings)
+    module, of_network = _split_network(network)
+    values = nested({**settings, **of_network})
     function = None if estimator is None or isinstance(estimator, str) else estimator
     if estimator is not None:
         values["estimator"] = name_of_estimator(function) if function is not None else estimator
@@ -77,7 +80,7 @@ def train(
     config = override(make_config(name, preset, agent), values)
     path = free_name(Path("runs"), config) if out is None else Path(out)
     with given_estimator(config.estimator, function):
-        run = train_run(path, config, network=network, env=given, on_event=on_event, keep_memory=keep_memory)
+        run = train_run(path, config, network=module, env=given, on_event=on_event, keep_memory=keep_memory)
     return _summary(run)
 
 
@@ -87,7 +90,7 @@ def resume(
     steps: int | None = None,
     stop_at_score: float | None = None,
     env: Any = None,
-    estimator: Estimator | None = None,
+    estimator: OwnEstimator | None = None,
     network: nn.Module | None = None,
     on_event: OnEvent = lambda event: None,
     keep_memory: bool = False,
@@ -142,6 +145,15 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             table = {part: table}
         values = merge(values, table)
     return values
+
+
+def _split_network(network: Any) -> tuple[nn.Module | None, dict[str, Any]]:
+    """The caller's own module, or settings of the agent's network."""
+    if network is None or isinstance(network, nn.Module):
+        return network, {}
+    if isinstance(network, Mapping):
+        return None, {"network": network}
+    raise ConfigError(f"network is {type(network).__name__}; give a torch.nn.Module, or settings.", "network")
 
 
 def _name_environment(env: Any) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from lambda_replay.agents.protocol import Policy
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError, EnvironmentFault
-from lambda_replay.replay.storable import storable_array
+from lambda_replay.replay.storable import shown, storable_array
 
 
 class Forms(NamedTuple):
@@ -63,9 +63,10 @@ class Player:
             raise ConfigError(f"epsilon is {epsilon}; give a number from 0 to 1.")
         try:
             stored = self._forms.stored(observation)
-        except EnvironmentFault as fault:
+        except EnvironmentFault:
             raise ConfigError(
-                f"the observation does not fit: {fault.args[0]}; give one of the environment's."
+                f"act got the observation {shown(observation)}, which does not fit {self.config.env}; give one that "
+                "its reset or step returned."
             ) from None
         self._frames[:-1] = self._frames[1:]
         self._frames[-1] = stored
