@@ -137,6 +137,7 @@ class Savings:
             "agent": {},
             "streams": {},
             "memory": self.memory.get_state(),
+            "best": None,
             "logs": {LOG: 0},
         }
         began = time.perf_counter()

@@ -16,7 +16,7 @@ from lambda_replay.agents.run_settings import override, to_dict
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.rundir.files import load_tensors
-from lambda_replay.training.loop import Event
+from lambda_replay.training.events import OnEvent, RunEvent
 from lambda_replay.training.presets import make_config
 from lambda_replay.training.resuming import resume_run
 from lambda_replay.training.run import Run, finish_run, start_run
@@ -58,8 +58,8 @@ class Stopped(Exception):
     """Raised in the middle of a run, for a crash that the test process survives."""
 
 
-def stop_at(step: int) -> Callable[[Event], None]:
-    def on_event(event: Event) -> None:
+def stop_at(step: int) -> OnEvent:
+    def on_event(event: RunEvent) -> None:
         if event.step >= step:
             raise Stopped
 

@@ -101,6 +101,7 @@ class Story:
             "agent": {},
             "streams": {},
             "memory": self.memory.get_state(),
+            "best": None,
             "logs": {LOG: (self.run / LOG).stat().st_size},
         }
         tensors = {"a": torch.full((3,), float(self.step))}
@@ -553,7 +554,7 @@ def test_a_state_of_another_format_says_so(story: Story) -> None:
     path = story.run / CHECKPOINTS / "18" / STATE
     outer = json.loads(path.read_text())
     path.write_text(json.dumps({**outer, "format": 1}))
-    with pytest.raises(DamageError, match="has format 1, but this version of lambda-replay reads 2"):
+    with pytest.raises(DamageError, match="has format 1, but this version of lambda-replay reads 3"):
         read_state(story.run, 18)
 
 

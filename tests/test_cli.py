@@ -841,7 +841,7 @@ def test_a_film_that_does_not_fit_into_memory_is_given_up(
     call: Any, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frame is 320×320×3 bytes, and there are 4 copies of a film: room for three frames."""
-    monkeypatch.setattr("lambda_replay.cli.watch.available_ram", lambda: 3 * 320 * 320 * 3 * 4)
+    monkeypatch.setattr("lambda_replay.training.films.available_ram", lambda: 3 * 320 * 320 * 3 * 4)
     assert call("watch", finished, "--out", "film.gif", "--max-steps", "2").code == 0
     (tmp_path / "film.gif").unlink()
     assert_one_sentence(call("watch", finished, "--out", "film.gif", "--max-steps", "600"), "4 frames", "--max-steps")

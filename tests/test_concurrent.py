@@ -18,7 +18,7 @@ from lambda_replay.config import RunConfig
 from lambda_replay.envs.gymnasium import GymnasiumEnvironment
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.diagnostics import Metrics
-from lambda_replay.training.loop import Event, Learned
+from lambda_replay.training.events import Learned, RunEvent
 from lambda_replay.training.presets import make_config
 from lambda_replay.training.resuming import resume_run
 from lambda_replay.training.run import start_run, train_run
@@ -103,7 +103,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     class Stop(Exception):
         pass
 
-    def stop_late(event: Event) -> None:
+    def stop_late(event: RunEvent) -> None:
         if isinstance(event, Learned) and event.step >= 720:
             raise Stop
 
@@ -129,7 +129,7 @@ def test_acting_uses_the_network_of_before_the_training(tmp_path: Path) -> None:
 def test_metrics_come_at_the_end_of_the_window_they_describe(tmp_path: Path) -> None:
     steps: list[int] = []
 
-    def note(event: Event) -> None:
+    def note(event: RunEvent) -> None:
         if isinstance(event, Learned) and "loss" in event.metrics:
             steps.append(event.step)
 

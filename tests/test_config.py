@@ -49,6 +49,7 @@ ALL = [ATARI, MINATAR, CARTPOLE, BASELINE, make_config("atari/pong", "paper", "d
 NOT_IN_THE_PAPER = {
     "env", "agent", "seed", "device", "threads", "checkpoint_every", "memory.storage", "network.kind", "network.hidden",
     "minatar.sticky", "minatar.ramping", "minatar.all_actions", "env_args", "max_game_steps",
+    "evaluate_every", "evaluate_games", "film_every", "stop_at_score",
 }  # fmt: skip
 REMEDY = re.compile(
     r"; (give|raise|lower|set|use|choose|did you mean|undo)|"

@@ -28,7 +28,7 @@ from lambda_replay.rundir.checkpoints import CHECKPOINTS, saved_steps
 from lambda_replay.rundir.directory import DIVERGED, WEIGHTS, RunLog, is_diverged, is_finished
 from lambda_replay.rundir.files import load_tensors, save_tensors
 from lambda_replay.rundir.verification import verify_run
-from lambda_replay.training.loop import Event, Learned
+from lambda_replay.training.events import Learned, RunEvent
 from lambda_replay.training.policy import STOPPED_WEIGHTS, load_policy
 from lambda_replay.training.resuming import resume_run
 from lambda_replay.training.run import start_run, train_run
@@ -229,7 +229,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = network_of(config, (4,))
     training = start_run(run, config, network)
 
-    def spoil_late(event: Event) -> None:
+    def spoil_late(event: RunEvent) -> None:
         if event.step >= 300:
             spoil(network)
 
@@ -379,7 +379,7 @@ def test_weights_that_are_not_finite_are_not_kept_when_the_environment_fails(tmp
     network = network_of(config, (2,))
     run = start_run(tmp_path / "run", config, network)
 
-    def spoil_once_learnt(event: Event) -> None:
+    def spoil_once_learnt(event: RunEvent) -> None:
         if isinstance(event, Learned):
             spoil(network)
 

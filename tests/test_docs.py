@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -67,14 +68,33 @@ def test_the_example_of_the_readme_runs() -> None:
     run(example, "README.md")
 
 
+def test_training_from_python_on_the_library_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run(examples("docs/library.md")[0], "library.md")
+    assert names["run"].score > 25  # random play scores 22
+    assert names["truncated"] or names["terminated"]
+    rows = (tmp_path / "runs" / "cartpole" / "evaluations.jsonl").read_text().splitlines()
+    assert len(rows) == 4
+
+
+def test_the_environment_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registered under its name, then as an object, which learns to walk right."""
+    monkeypatch.chdir(tmp_path)
+    page = examples("docs/environments.md")
+    names = run("\n".join(page), "environments.md")
+    assert gymnasium.make("Corridor-v0", length=20).reset(seed=0)[0].shape == (1,)
+    assert [names["policy"].act(np.array([place / 4], dtype=np.float32)) for place in range(4)] == [1, 1, 1, 1]
+    assert names["run"].config.env == "object/lambda"
+
+
 def test_the_estimator_on_the_library_page_runs() -> None:
-    cache = run(examples("docs/library.md")[0], "library.md")["cache"]
+    cache = run(examples("docs/library.md")[1], "library.md")["cache"]
     assert cache.returns[cache.is_transition].min() >= 1  # rewards are 1, values 0 or more
 
 
 def test_the_critic_on_the_library_page_runs() -> None:
     """λ = 0.7 of returns of which each step pays 1 and V is 0 or less: at most 1 / (1 − 0.9)."""
-    _, example = examples("docs/library.md")
+    example = examples("docs/library.md")[2]
     cache = run(example, "library.md")["cache"]
     assert cache.returns.max() < 10
     assert len(np.unique(cache.returns)) > 50

@@ -291,6 +291,10 @@ class RunConfig:
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
     threads: int | None = None  # arithmetic threads, which affect the last bits; None: chosen for machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
+    evaluate_every: int = 0  # agent steps between evaluations, rounded up to whole refreshes; 0: none
+    evaluate_games: int = 10  # whole games per evaluation, played greedily
+    film_every: int = 0  # agent steps between films of a greedy game, rounded up to whole refreshes; 0: none
+    stop_at_score: float | None = None  # stop once the mean score of the last 100 games is at least this; None: never
     max_game_steps: int = 500_000  # agent steps before a game is truncated; limits how much a resume replays
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     algorithm: AgentConfig  # the agent's own settings, which files and commands list with the run's
@@ -299,7 +303,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_reasonable("", self)
-        require_positive("", self, "steps", "envs", "max_game_steps")
+        require_positive("", self, "steps", "envs", "max_game_steps", "evaluate_games")
         if self.threads is not None:
             require(
                 1 <= self.threads <= MAX_THREADS,
@@ -308,10 +312,13 @@ class RunConfig:
             )
         require_fraction("", self, "discount", "flicker")
         require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.", "seed")
+        for name in ("checkpoint_every", "evaluate_every", "film_every"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name} is {value}; give 0 or more steps.", name)
         require(
-            self.checkpoint_every >= 0,
-            f"checkpoint_every is {self.checkpoint_every}; give 0 or more steps.",
-            "checkpoint_every",
+            self.stop_at_score is None or math.isfinite(self.stop_at_score),
+            f"stop_at_score is {self.stop_at_score}; give a finite score.",
+            "stop_at_score",
         )
         require(
             self.memory.storage == "disk" or self.checkpoint_every == 0,
@@ -334,8 +341,19 @@ class RunConfig:
     @property
     def checkpoint_interval(self) -> int:
         """Agent steps between checkpoints: ``checkpoint_every`` rounded up to whole boundaries."""
+        return self._whole_boundaries(self.checkpoint_every)
+
+    def is_due(self, every: int, boundary: int) -> bool:
+        """Whether what happens every so many steps, rounded up to whole boundaries, happens at this boundary.
+
+        The first boundary, before anything is learnt, does not count; 0 is never.
+        """
+        learning_steps = boundary - self.memory.start
+        return every > 0 and learning_steps > 0 and learning_steps % self._whole_boundaries(every) == 0
+
+    def _whole_boundaries(self, steps: int) -> int:
         boundary_every = self.algorithm.boundary_every
-        return -(-self.checkpoint_every // boundary_every) * boundary_every
+        return -(-steps // boundary_every) * boundary_every
 
     def steps_to_boundary(self, step: int) -> int:
         """Steps until the next boundary, 0 if it is now; the first is due when the memory reaches its start size."""

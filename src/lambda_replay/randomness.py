@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +45,12 @@ class RandomStreams:
             return self.get_state() == state
         except (ValueError, TypeError, KeyError, OverflowError):
             return False
+
+
+def make_side_stream(seed: int, purpose: Literal["evaluations", "films"], step: int) -> np.random.Generator:
+    """A generator for games beside training, independent of every other; it follows from its arguments alone."""
+    child = {"evaluations": 6, "films": 7}[purpose]  # after the streams of ``make_streams``
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(child, step)))
 
 
 def make_streams(seed: int, num_envs: int) -> RandomStreams:

@@ -124,6 +124,8 @@ class AgentKind:
     config: type[Any]  # its settings: an AgentConfig that can be made without arguments
     make: MakeAgent
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy]  # from saved weights
+    # The same with the user's own network; None: it takes none.
+    load_own: Callable[[RunConfig, EnvironmentSpec, Tensors, nn.Module], Policy] | None = None
     actions: Literal["Discrete", "Box"] = "Discrete"  # the action spaces it can learn
     # Rejects, before anything is written, what ``make`` or the first step would reject.
     check: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None] = lambda run, spec, module: None

@@ -120,9 +120,9 @@ class QPolicy:
         return epsilon_greedy(self.critic(states), epsilon, rng)
 
 
-def load_q_policy(run: RunConfig, spec: EnvironmentSpec, weights: Tensors) -> QPolicy:
-    """The policy with saved weights."""
-    network = make_q_network(run, spec, run.seed, module=None)
+def load_q_policy(run: RunConfig, spec: EnvironmentSpec, weights: Tensors, module: nn.Module | None = None) -> QPolicy:
+    """The policy with saved weights; ``module`` is the user's own network, which receives them."""
+    network = make_q_network(run, spec, run.seed, module)
     network.load_weights(weights)
     return QPolicy(network)
 
@@ -156,6 +156,7 @@ def q_learning_kind(
         config=config,
         make=make,
         load=load_q_policy,
+        load_own=load_q_policy,
         check=check_q_network,
         estimator=estimator,
         threads=suitable_threads,

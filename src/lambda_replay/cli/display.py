@@ -15,8 +15,9 @@ from rich.text import Text
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.formatting import duration, number
 from lambda_replay.config import RunConfig
+from lambda_replay.training.events import Learned, RunEvent
 from lambda_replay.training.health import HealthMonitor
-from lambda_replay.training.loop import Event, Learned, Loop
+from lambda_replay.training.loop import Loop
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 SPEED_WINDOW = 30.0  # seconds over which speed is averaged
@@ -58,7 +59,7 @@ class Display:
         else:
             self._console.print(Text(self.line()), soft_wrap=True)
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: RunEvent) -> None:
         if isinstance(event, Learned):
             self._metrics = {**self._metrics, **event.metrics}
             if self._loop.score is not None:

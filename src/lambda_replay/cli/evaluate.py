@@ -11,7 +11,7 @@ from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.training.playing import LARGEST_SEED, PlayedGame, play
-from lambda_replay.training.policy import load_policy
+from lambda_replay.training.policy import Which, load_policy
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class EvaluateOptions:
     epsilon: float = 0.0  # probability of a random action; 0 is the greedy policy
     seed: int | None = None  # seed of the games; by default the run's, in a stream that training never uses
     max_steps: int = 27_000  # agent steps after which a game is stopped; 27,000 are Atari's usual 108,000 frames
+    weights: Which = "last"  # best: those of the best evaluation during training (evaluate_every)
     trust: bool = False  # import the module that a run names as its environment even if you did not create the run
     json: bool = False  # one JSON object on standard output
 
@@ -33,7 +34,7 @@ def run(arguments: list[str]) -> int:
     if options.games < 1:
         raise ConfigError(f"--games is {options.games}; give 1 or more.")
     check_play_options(options.epsilon, options.seed, options.max_steps)
-    trained = load_policy(path, asking(options.trust))
+    trained = load_policy(path, asking(options.trust), weights=options.weights)
     rng = make_streams(trained.config.seed if options.seed is None else options.seed, num_envs=1).evaluate
     games = []
     for number in range(options.games):

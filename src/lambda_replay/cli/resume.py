@@ -6,13 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lambda_replay.cli.options import parse, split_path
+from lambda_replay.cli.options import CURVE, parse, split_path
 from lambda_replay.cli.train import conduct, load_tensorboard, tidy
 from lambda_replay.cli.trust import asking
 from lambda_replay.config import MAX_THREADS, Device
 from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.rundir.directory import RunLock, is_finished, read_config
 from lambda_replay.rundir.files import quoted
+from lambda_replay.training.extending import Extension, find_extension
 from lambda_replay.training.resuming import resume_run
 from lambda_replay.training.run import Run
 
@@ -21,6 +22,8 @@ from lambda_replay.training.run import Run
 class ResumeOptions:
     """Continue a run that was stopped or killed; the result is the same as if it had never stopped."""
 
+    steps: int | None = None  # go on for longer, up to this step; a finished run must have kept its memory
+    stop_at_score: float | None = None  # go on up to this mean score of the last 100 games instead of the run's own
     device: Device | None = None  # a different device than so far; its arithmetic changes the last bits
     threads: int | None = None  # a different number of arithmetic threads than so far; changes the last bits
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
@@ -34,14 +37,16 @@ def run(arguments: list[str]) -> int:
     assert path is not None
     if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
         raise ConfigError(f"--threads is {options.threads}; give a number from 1 to {MAX_THREADS}.")
-    read_config(path)  # so that nothing is touched in a directory that is not a run
-    if is_finished(path):
+    recorded = read_config(path)  # so that nothing is touched in a directory that is not a run
+    extension = Extension(options.steps, options.stop_at_score)
+    if is_finished(path) and find_extension(path, recorded, extension) is None:
         _tidy_finished(path)
         print(f"{path} is already finished; there was nothing left to do.")
         return 0
     if options.tensorboard:
         load_tensorboard()
     training = _restore(path, options)
+    (path / CURVE).unlink(missing_ok=True)  # of a finished run that goes on
     step = training.loop.step
     print(f"resuming from step {step:,}" if step else "there is no checkpoint yet: starting over", flush=True)
     conduct(training, has_tensorboard=options.tensorboard)
@@ -56,6 +61,7 @@ def _restore(path: Path, options: ResumeOptions) -> Run:
             device=options.device,
             threads=options.threads,
             keep_memory=options.keep_memory,
+            extension=Extension(options.steps, options.stop_at_score),
             may_import=asking(options.trust),
         )
     except KeyboardInterrupt:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lambda_replay.analysis.plots import plot_run
 from lambda_replay.cli.display import Display, RunConsole
+from lambda_replay.cli.leaving import leaving_at_a_checkpoint
 from lambda_replay.cli.options import CURVE, TrainOptions, check_directory, parse_run
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.extras import needed_for
 from lambda_replay.rundir.directory import free_name, is_finished
 from lambda_replay.rundir.files import quoted
-from lambda_replay.training.loop import Event, Learned
+from lambda_replay.training.events import Learned, OnEvent, RunEvent
 from lambda_replay.training.run import Run, finish_run, start_run
 
 
@@ -37,12 +37,13 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
         write_tensorboard = _tensorboard_sink(run.path) if has_tensorboard else None
         with Display(run.config, run.loop, run.health, title_of(run.config), console) as display:
 
-            def on_event(event: Event) -> None:
+            def on_event(event: RunEvent) -> None:
                 display.on_event(event)
                 if write_tensorboard is not None:
                     write_tensorboard(event)
 
-            run.train(on_event)
+            with leaving_at_a_checkpoint(run):
+                run.train(on_event)
         tidy(run.path)
     except (KeyboardInterrupt, BrokenPipeError):  # Ctrl-C, or whoever reads the output has stopped
         raise KeyboardInterrupt(_how_to_resume(run)) from None
@@ -112,10 +113,10 @@ def load_tensorboard() -> Any:
         return SummaryWriter
 
 
-def _tensorboard_sink(path: Path) -> Callable[[Event], None]:
+def _tensorboard_sink(path: Path) -> OnEvent:
     writer = load_tensorboard()(str(path / "tensorboard"))
 
-    def write(event: Event) -> None:
+    def write(event: RunEvent) -> None:
         if isinstance(event, Learned):
             for name, value in event.metrics.items():
                 if value is not None:

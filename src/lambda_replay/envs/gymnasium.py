@@ -37,18 +37,29 @@ class GymnasiumEnvironment:
     are never used.
     """
 
-    def __init__(self, env_id: str, arguments: Mapping[str, Any] | None = None) -> None:
-        """``arguments`` are passed to the environment's constructor."""
+    def __init__(
+        self,
+        env_id: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        given: GymnasiumEnv | Callable[[], GymnasiumEnv] | None = None,
+    ) -> None:
+        """``arguments`` are passed to the environment's constructor.
+
+        ``given`` is the environment itself, which stays open, or a function that returns one; ``env_id`` then only
+        names it in messages.
+        """
         self._env_id, self._arguments = env_id, dict(arguments or {})
+        self._is_lent, self._is_given = isinstance(given, gymnasium.Env), given is not None
         self._guard = FaultGuard(env_id, wanted=f"{RESET}, and {STEP}")
         remedy = "fix the environment, or give it other env_args" if arguments else "fix the environment"
         with FaultGuard(env_id, remedy):
-            self._env = _make(env_id, self._arguments)
+            self._env = _make(env_id, self._arguments) if given is None else _take(env_id, given)
             try:
                 self._observation_space = self._env.observation_space  # a lookup through every wrapper, done once
                 self._convert, self._spec = _read_spaces(env_id, self._env)
             except ConfigError:
-                self._env.close()
+                self.close()
                 raise
         # The game so far, which is all we need to render it on request.
         self._seed: int | None = None
@@ -65,11 +76,11 @@ class GymnasiumEnvironment:
             result: Any = self._env.reset(seed=seed)
             if not (isinstance(result, tuple) and len(result) == 2):
                 raise self._fault(f"{_count(result)} from reset", f"fix the environment: {RESET}")
-            return self._stored(result[0])
+            return self.stored(result[0])
 
     def step(self, action: Any) -> Step:
         assert self._spec.accepts(action), action
-        converted = self._convert(action)
+        converted = self.native(action)
         self._actions.append(converted)
         with self._guard:
             result: Any = self._env.step(converted)
@@ -78,7 +89,7 @@ class GymnasiumEnvironment:
             observation, reward, terminated, truncated, _ = result
             number = self._number(reward)
             return Step(
-                observation=self._stored(observation),
+                observation=self.stored(observation),
                 reward=number,
                 terminated=bool(terminated),
                 truncated=bool(truncated),
@@ -102,8 +113,17 @@ class GymnasiumEnvironment:
         return picture.astype(np.uint8, copy=False)
 
     def close(self) -> None:
-        with self._guard:
-            self._env.close()
+        if not self._is_lent:
+            with self._guard:
+                self._env.close()
+
+    def stored(self, observation: Any) -> Observation:
+        """One of the environment's observations as the memory stores it."""
+        return stored_observation(self._env_id, self._observation_space, observation, self._spec.observation_dtype)
+
+    def native(self, action: Any) -> Any:
+        """An action that ``spec.accepts`` as one of the environment's action space."""
+        return self._convert(action)
 
     def _rebuild_with_pictures(self) -> None:
         """Replace the environment with one that renders, brought to the same state by the same seed and actions.
@@ -111,6 +131,10 @@ class GymnasiumEnvironment:
         Gymnasium takes the render mode at construction, and some environments are slower or need more packages with
         one, so training never asks for it.
         """
+        if self._is_given:
+            raise ConfigError(
+                f"{self._env_id} was created without render_mode='rgb_array', so it can be played but not watched."
+            )
         if "rgb_array" not in (self._env.metadata.get("render_modes") or ()):
             raise ConfigError(f"{self._env_id} has no rgb_array render mode, so it can be played but not watched.")
         drawing = _make(self._env_id, {**self._arguments, "render_mode": "rgb_array"})
@@ -120,9 +144,6 @@ class GymnasiumEnvironment:
             drawing.step(action)
         self._env.close()
         self._env = drawing
-
-    def _stored(self, observation: Any) -> Observation:
-        return stored_observation(self._env_id, self._observation_space, observation, self._spec.observation_dtype)
 
     def _fault(self, result: str, remedy: str = "fix the environment") -> EnvironmentFault:
         return EnvironmentFault(f"{self._env_id} returned {result}", remedy)
@@ -139,6 +160,15 @@ class GymnasiumEnvironment:
         if not math.isfinite(number):
             raise self._fault(f"the reward {reward!r}")
         return number
+
+
+def _take(env_id: str, given: GymnasiumEnv | Callable[[], GymnasiumEnv]) -> GymnasiumEnv:
+    env: Any = given if isinstance(given, gymnasium.Env) else given()
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            f"{env_id} is {type(env).__name__}, not a gymnasium.Env; give one, or a function that returns one."
+        )
+    return env
 
 
 def _make(env_id: str, arguments: Mapping[str, Any]) -> GymnasiumEnv:

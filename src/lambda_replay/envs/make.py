@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lambda_replay.config import RunConfig
 from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
+from lambda_replay.errors import ConfigError
 from lambda_replay.extras import needed_for
 
+OBJECT = "object/"  # begins the name of an environment that was given as a Python object
 
-def make_environment(config: RunConfig) -> Environment:
-    """The environment that ``config.env`` names, with the config's preprocessing."""
-    environment = _make_bare(config)
+
+def make_environment(config: RunConfig, given: Any = None) -> Environment:
+    """The environment that ``config.env`` names, with the config's preprocessing.
+
+    ``given`` is a ``gymnasium.Env``, or a function that returns one, for a name that begins with ``object/``.
+    """
+    environment = make_bare_environment(config, given)
     return Flicker(environment, config.flicker) if config.flicker > 0 else environment
 
 
-def _make_bare(config: RunConfig) -> Environment:
+def make_bare_environment(config: RunConfig, given: Any = None) -> Environment:
+    """The same without flicker."""
     game = config.env.partition("/")[2]
     if config.atari is not None:  # RunConfig ensures that the name matches
         return Atari(game, config.atari)
     if config.minatar is not None:
         return MinAtar(game, config.minatar)
+    if config.env.startswith(OBJECT) and given is None:
+        raise ConfigError(
+            f"{config.env} was given as a Python object, which no name can find again; pass it again as env=, or "
+            "register it with Gymnasium (docs/environments.md) and train that.",
+            "env",
+        )
     # Imported here because importing Gymnasium takes a third of a second, and the two families above do not need it.
     with needed_for(config.env):
         from lambda_replay.envs.gymnasium import GymnasiumEnvironment
-    return GymnasiumEnvironment(config.env, config.env_arguments)
+    return GymnasiumEnvironment(config.env, config.env_arguments, given=given)

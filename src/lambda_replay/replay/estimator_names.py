@@ -6,8 +6,11 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +36,7 @@ MAX_K = 100  # steps of λ: the median holds k+1 returns of every row, 130 MB fo
 MAX_BOUND = float(np.finfo(np.float32).max)
 LEGEND = f"λ and ε from 0 to 1, n from 1 to {MAX_N:,}, k even from 2 to {MAX_K}, δ from 0 to {MAX_BOUND:.2g}"
 OWN_FORM = "package.module:callable"
+OBJECT = "object/"  # begins the name of what was given as a Python object and cannot be imported by any name
 _ALIASES = {"peng-median": "median", "peng-bounded": "bounded"}
 
 
@@ -142,6 +146,8 @@ def parse_estimator(spelling: str) -> Estimator:
 
     ``package.module:callable`` names a user's own: any callable from blocks to returns [K, L].
     """
+    if spelling.startswith(OBJECT):
+        return _find_given(spelling)
     if module_of_estimator(spelling) is not None:
         return _import_own(spelling)
     pattern = r"(?P<name>[a-z-]+)(:(?P<first>[^:@/]+))?(/(?P<second>[^:@/]+))?(@(?P<epsilon>[^:@/]+))?"
@@ -163,6 +169,42 @@ def parse_estimator(spelling: str) -> Estimator:
         raise ConfigError(
             f"the estimator {spelling!r} is misspelt; its form is {known.form}, {LEGEND}.", "estimator"
         ) from None
+
+
+_GIVEN: ContextVar[Mapping[str, Callable[..., Floats]]] = ContextVar("given estimators", default=MappingProxyType({}))
+
+
+def name_of_estimator(estimator: Callable[..., object]) -> str:
+    """The name with which ``parse_estimator`` finds this estimator again; ``object/NAME`` if there is none."""
+    spelling = repr(estimator)
+    if spelling.partition(":")[0].partition("/")[0] in NAMED and parse_estimator(spelling) == estimator:
+        return spelling
+    name = getattr(estimator, "__qualname__", type(estimator).__qualname__)
+    module = getattr(estimator, "__module__", "")
+    is_importable = module != "__main__" and getattr(sys.modules.get(module), name, None) is estimator
+    if is_importable and module_of_estimator(f"{module}:{name}") is not None:
+        return f"{module}:{name}"
+    return OBJECT + re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")
+
+
+@contextmanager
+def given_estimator(name: str, estimator: Callable[..., Floats] | None) -> Iterator[None]:
+    """Lets ``parse_estimator`` find an estimator that was given as an object under ``name``; None changes nothing."""
+    token = _GIVEN.set(_GIVEN.get() if estimator is None else {**_GIVEN.get(), name: estimator})
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+def _find_given(spelling: str) -> Estimator:
+    if spelling not in _GIVEN.get():
+        raise ConfigError(
+            f"the estimator {spelling} was given as a Python object, which no name can find again; pass it again as "
+            "estimator=.",
+            "estimator",
+        )
+    return OwnEstimator(spelling, _GIVEN.get()[spelling])
 
 
 def module_of_estimator(spelling: str) -> str | None:

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Integers, Transitions
 from lambda_replay.replay.ring import Ring, count_steps
+from lambda_replay.replay.saved_memory import Settings, read_memory, write_memory
 from lambda_replay.replay.storable import check_sizes, shown, storable_array, storable_columns, storable_step
 from lambda_replay.replay.storage import OWN_ARRAYS, Columns, allocate, flush, memory_layout
 
@@ -283,6 +284,44 @@ class ReplayMemory:
         """Write memory-mapped arrays to disk."""
         for array in self.arrays.values():
             flush(array)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything that is stored to one file, whole or not at all; ``load`` reads it."""
+        settings = Settings(
+            window=self.window,
+            spare=self.ring.size - self.window,
+            history=self.history,
+            num_streams=self.num_streams,
+            observation_shape=self.observation_shape,
+            observation_dtype=self.observations.dtype,
+            action_shape=self.action_shape,
+            columns=self.columns,
+            **self.get_state(),
+        )
+        write_memory(Path(path), settings, self.arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, directory: str | os.PathLike[str] | None = None) -> ReplayMemory:
+        """The memory that ``save`` wrote, in RAM or in new memory-mapped files in ``directory``.
+
+        An episode that was open is still open: append to it, or end it with ``abandon``.
+        """
+        settings, arrays = read_memory(Path(path))
+        memory = cls(
+            settings.window * settings.num_streams,
+            settings.observation_shape,
+            settings.observation_dtype,
+            settings.history,
+            settings.num_streams,
+            action_shape=settings.action_shape,
+            columns=settings.columns,
+            spare=settings.spare,
+            directory=directory,
+        )
+        for name, array in arrays.items():
+            memory.arrays[name][settings.slots] = array
+        memory.set_state({"written": settings.written, "is_open": settings.is_open})
+        return memory
 
     def get_state(self) -> dict[str, list[int]]:
         """The ring positions, which the arrays do not hold."""

@@ -8,6 +8,7 @@ files that it relies on. Those are written in place and only once, so a checkpoi
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, get_args
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic reads this one before Python 3.12
 
-from lambda_replay.agents.run_settings import from_dict
+from lambda_replay.agents.run_settings import from_dict, to_dict
 from lambda_replay.config import MAX_THREADS, Device, RunConfig
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.replay.memory import ReplayMemory
@@ -42,7 +43,8 @@ from lambda_replay.rundir.memory_checksums import (
 
 CHECKPOINTS = "checkpoints"
 STATE = "state.json"
-FORMAT = 2  # of state.json and of the memory's files
+BEST = "best"  # the tensors with the weights of the best evaluation, if there was one
+FORMAT = 3  # of state.json and of the memory's files
 STRAY = "stray"  # added to the name of a file that is not ours but is in the place of one that is
 
 
@@ -69,6 +71,13 @@ class Vouched(TypedDict):
     logs: dict[str, str]
 
 
+class BestState(TypedDict):
+    """The best evaluation so far; its weights are tensors."""
+
+    step: int
+    score: float
+
+
 class SavedState(TypedDict):
     """The plain values of a checkpoint; loop, agent and streams are checked by the code that owns them."""
 
@@ -81,6 +90,7 @@ class SavedState(TypedDict):
     agent: dict[str, Any]
     streams: dict[str, Any]
     memory: MemoryState
+    best: BestState | None
     logs: dict[str, int]
     slot_bytes: dict[str, int]
     checksums: Vouched
@@ -128,7 +138,16 @@ def forget_logs(run: Path, checkpoint: Checkpoint, names: Iterable[str]) -> Chec
     state, vouched = checkpoint.state, checkpoint.state["checksums"]
     lengths = {**state["logs"], **dict.fromkeys(names, 0)}
     logs = {**vouched["logs"], **{name: file_checksum(run / name, 0) for name in names}}
-    state = {**state, "logs": lengths, "checksums": {**vouched, "logs": logs}}
+    return _rewrite(run, checkpoint, {"logs": lengths, "checksums": {**vouched, "logs": logs}})
+
+
+def change_config(run: Path, checkpoint: Checkpoint, config: RunConfig) -> Checkpoint:
+    """Let a checkpoint belong to a config that differs from its own in how long the run lasts."""
+    return _rewrite(run, checkpoint, {"config": to_dict(config)})
+
+
+def _rewrite(run: Path, checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Checkpoint:
+    state = {**checkpoint.state, **changes}
     _write_state(run / CHECKPOINTS / str(checkpoint.step), state)
     return checkpoint._replace(state=state)
 
@@ -227,6 +246,8 @@ def _is_consistent(state: Any, step: int) -> bool:
         and all(length >= 0 for length in state["logs"].values())
         and all(name.isidentifier() and size > 0 for name, size in state["slot_bytes"].items())
         and all(name.isidentifier() for name in state["checksums"]["files"])
+        and (state["best"] is not None) == (BEST in state["checksums"]["files"])
+        and math.isfinite(0.0 if state["best"] is None else state["best"]["score"])
         and are_all_chunks(state["checksums"]["memory"], written, _window(config))
     )
 

@@ -39,7 +39,14 @@ DIVERGED = "diverged.json"  # there when training diverged, with the step and th
 BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory holds before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
 LOGS = (METRICS, TIMING, EPISODES)
+EVALUATIONS = "evaluations.jsonl"  # another log, of runs that are evaluated while they train
+BEST_WEIGHTS = "weights-best.safetensors"  # those of the best evaluation
 DAMAGED = "damaged"  # added to the name of a damaged file that is kept next to its replacement
+
+
+def log_names(config: RunConfig) -> tuple[str, ...]:
+    """The logs of a run with this config."""
+    return (*LOGS, EVALUATIONS) if config.evaluate_every > 0 else LOGS
 
 
 def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, signature: str | None = None) -> RunLock:
@@ -86,6 +93,11 @@ def free_name(directory: Path, config: RunConfig) -> Path:
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()[:200]  # names of 255 bytes are too long
     candidates = (directory / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
     return next(path for path in candidates if not path.exists())
+
+
+def replace_config(path: Path, config: RunConfig) -> None:
+    """Change the config of a run, for a run that goes on for longer than planned."""
+    _write_json(path / CONFIG, to_dict(config))
 
 
 def read_config(path: Path) -> RunConfig:
@@ -185,7 +197,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
     return values
 
 
-def amend_provenance(path: Path, config: RunConfig, notes: Sequence[str] = (), **changes: Any) -> None:
+def amend_provenance(path: Path, config: RunConfig, notes: Sequence[str] = (), /, **changes: Any) -> None:
     """Record what a reader of the results must know; the same note is not made twice.
 
     A damaged provenance is set aside and replaced by a current one, which says so.
@@ -298,16 +310,23 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
 
 
 class RunLog:
-    """The growing files of a run: metrics and timing (one JSON object per line), episodes (CSV).
+    """The growing files of a run: metrics, timing and evaluations (one JSON object per line), episodes (CSV).
 
-    Metrics and episodes hold nothing that depends on the clock, so that equal runs are equal byte for byte.
+    Only the timing depends on the clock, so that equal runs are equal byte for byte.
     """
 
-    def __init__(self, path: Path, positions: Mapping[str, int] | None = None, earlier_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        positions: Mapping[str, int] | None = None,
+        earlier_seconds: float = 0.0,
+        *,
+        names: Sequence[str] = LOGS,
+    ) -> None:
         """Start the files, or cut them back to the ``positions`` of a checkpoint, taken after ``earlier_seconds``."""
         self._files: dict[str, BinaryIO] = {}
         try:
-            for name in LOGS:
+            for name in names:
                 self._files[name] = (path / name).open("w+b" if positions is None else "r+b")
                 if positions is not None:
                     self._files[name].truncate(positions[name])
@@ -332,6 +351,9 @@ class RunLog:
                 raise diverged(f"the metric {name} is")
         self._write(METRICS, json.dumps({"step": step, **metrics}, allow_nan=False))
         self._write(TIMING, json.dumps({"step": step, "seconds": round(self.seconds, 3)}, allow_nan=False))
+
+    def write_evaluation(self, row: Mapping[str, Any]) -> None:
+        self._write(EVALUATIONS, json.dumps(row, allow_nan=False))
 
     def write_episode(self, row: Mapping[str, float | int | str]) -> None:
         writer = csv.DictWriter(self._episodes_text, fieldnames=list(row), lineterminator="\n")

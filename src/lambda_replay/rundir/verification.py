@@ -18,9 +18,11 @@ from lambda_replay.rundir.checkpoints import (
     saved_steps,
 )
 from lambda_replay.rundir.directory import (
+    BEST_WEIGHTS,
     CONFIG,
     DIVERGED,
     EPISODES,
+    EVALUATIONS,
     MEMORY,
     METRICS,
     PROVENANCE,
@@ -86,7 +88,8 @@ def _verify_results(path: Path) -> Iterator[Finding]:
         yield Finding(WEIGHTS, False, sentence, is_diverged=True)
     else:
         yield Finding(WEIGHTS, True, "the checksum matches; the run is finished")
-    for name in (METRICS, EPISODES):
+    yield from _verify_best(path)
+    for name in (METRICS, EPISODES, *([EVALUATIONS] if EVALUATIONS in vouched else [])):
         try:
             is_sound = file_checksum(path / name) == vouched.get(name)
             yield Finding(
@@ -94,6 +97,15 @@ def _verify_results(path: Path) -> Iterator[Finding]:
             )
         except OSError as error:
             yield Finding(name, False, f"cannot be read ({error.strerror}).")
+
+
+def _verify_best(path: Path) -> Iterator[Finding]:
+    if (path / BEST_WEIGHTS).exists():
+        try:
+            load_tensor_file(path / BEST_WEIGHTS)
+            yield Finding(BEST_WEIGHTS, True, "the checksum matches")
+        except DamageError as error:
+            yield Finding(BEST_WEIGHTS, False, str(error))
 
 
 def _verify_checkpoints(path: Path, config: RunConfig) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -13,6 +13,7 @@ from lambda_replay.agents.protocol import Agent
 from lambda_replay.agents.table import agent_kind, agents_for, check_actions
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec, make_environment
+from lambda_replay.errors import ConfigError
 from lambda_replay.learning.device import set_threads
 from lambda_replay.randomness import RandomStreams, make_streams
 from lambda_replay.replay.memory import ReplayMemory
@@ -83,9 +84,16 @@ def with_threads(config: RunConfig, spec: EnvironmentSpec, module: nn.Module | N
     return replace(config, threads=choose_threads(config, spec, module))
 
 
-def make_environments(config: RunConfig) -> list[Environment]:
-    """One environment per stream."""
-    return [make_environment(config) for _ in range(config.envs)]
+def make_environments(config: RunConfig, env: Any = None) -> list[Environment]:
+    """One environment per stream; ``env`` is the user's own, or a function that returns one."""
+    needs_several = config.envs > 1 or config.evaluate_every > 0 or config.film_every > 0
+    if env is not None and needs_several and not callable(env):
+        raise ConfigError(
+            "envs, evaluate_every and film_every need several environments, but env is a single one; give a function "
+            "that returns a new one each time it is called.",
+            "env",
+        )
+    return [make_environment(config, env) for _ in range(config.envs)]
 
 
 def default_agent(env: str, env_args: tuple[str, ...] = ()) -> str:

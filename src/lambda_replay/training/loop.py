@@ -91,12 +91,14 @@ class Loop:
         return sum(self.recent_scores) / len(self.recent_scores) if self.recent_scores else None
 
     def run(self) -> Iterator[Event]:
-        """Play and learn until the config's steps are done, from the current step."""
+        """Play and learn until the config's steps are done, or its score is reached, from the current step."""
         if not self._games:
             self._games = [self._new_game(stream) for stream in range(self._config.envs)]
         try:
             while self.step < self._config.steps:
                 if self._config.is_boundary(self.step):
+                    if self._has_reached_score():
+                        break
                     yield from self._learned(self._worker.finish())
                     yield Boundary(self.step)
                 work = self._agent.learn(self.step)
@@ -105,6 +107,12 @@ class Loop:
             yield Learned(self.step, {**self.progress(), **(self._worker.finish() or {})})
         finally:
             self._worker.stop()
+
+    def _has_reached_score(self) -> bool:
+        """Whether the last 100 games, all of them played, are good enough to stop."""
+        wanted, score = self._config.stop_at_score, self.score
+        is_full = len(self.recent_scores) == SCORE_WINDOW
+        return wanted is not None and score is not None and is_full and score >= wanted
 
     def _learned(self, metrics: Metrics | None) -> Iterator[Learned]:
         if metrics is not None:

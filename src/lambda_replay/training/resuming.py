@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -31,7 +32,6 @@ from lambda_replay.rundir.checkpoints import (
 )
 from lambda_replay.rundir.directory import (
     CONFIG,
-    LOGS,
     MEMORY,
     RunLock,
     amend_provenance,
@@ -39,6 +39,7 @@ from lambda_replay.rundir.directory import (
     had_checkpoint,
     is_diverged,
     is_finished,
+    log_names,
     read_config,
     read_provenance,
     renew_log,
@@ -46,6 +47,8 @@ from lambda_replay.rundir.directory import (
 from lambda_replay.rundir.files import set_aside
 from lambda_replay.rundir.trust import MayImport, check_trust, refuse
 from lambda_replay.training.assembly import make_environments
+from lambda_replay.training.beside import make_beside
+from lambda_replay.training.extending import AS_PLANNED, LENGTH_SETTINGS, Extension, extend_run, find_extension
 from lambda_replay.training.policy import STOPPED_WEIGHTS
 from lambda_replay.training.run import Run, clear_run
 
@@ -53,32 +56,39 @@ Say = Callable[[str], None]
 
 
 def resume_run(
-    path: Path,
+    path: str | os.PathLike[str],
     say: Say,
     network: nn.Module | None = None,
     *,
+    env: Any = None,
     device: Device | None = None,
     threads: int | None = None,
     keep_memory: bool = False,
+    extension: Extension = AS_PLANNED,
     may_import: MayImport = refuse,
 ) -> Run:
     """The run in a directory, restored from its newest sound checkpoint, or from its beginning if it has none yet.
 
     If only logs are damaged, they are set aside and restarted. ``say`` is called with everything that is not sound.
-    ``device`` and ``threads`` replace the run's own.
+    ``network`` and ``env`` are the user's own, as at the start. ``device`` and ``threads`` replace the run's own.
+    ``extension``: the run, finished or not, lasts longer than planned.
     ``may_import`` is called before importing an environment's module for a run that this user did not create.
     """
+    path = Path(path)
     recorded = read_config(path)
     check_trust(path, recorded, may_import)
     with ExitStack() as on_failure:
         lock = RunLock(path)
         on_failure.callback(lock.release)
-        _refuse_unresumable(path, recorded)
-        checkpoint, damaged_logs = _newest_usable(path, recorded, say)
-        config = _effective_config(recorded, checkpoint, device, threads)
-        environments = make_environments(config)
+        extended = find_extension(path, recorded, extension)
+        _refuse_unresumable(path, recorded, is_extended=extended is not None)
+        allowed = () if extended is None else LENGTH_SETTINGS
+        checkpoint, damaged_logs = _newest_usable(path, recorded, say, allowed)
+        config = _effective_config(extended or recorded, checkpoint, device, threads)
+        environments = make_environments(config, env)
+        beside = make_beside(config, network, env)
         if checkpoint is None:
-            _make_way(path, say)
+            _make_way(path, config, say)
             clear_run(path)
             on_failure.callback(clear_run, path)  # frees the space that was claimed on a disk too small
         run = Run(
@@ -86,8 +96,9 @@ def resume_run(
             config,
             environments=environments,
             network=network,
+            beside=beside,
             lock=lock,
-            recorded=recorded,
+            recorded=extended or recorded,
             reopen_memory=checkpoint is not None,
         )
         on_failure.callback(run.close)
@@ -97,15 +108,23 @@ def resume_run(
             run.check(checkpoint)
             keep_checkpoints(path, checkpoint.step)
             checkpoint = _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
+        if extended is not None:
+            checkpoint = extend_run(path, recorded, extended, checkpoint)
+        if checkpoint is not None:
             _restore(run, checkpoint, say)
         (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run continues, and its checkpoints will be newer
         on_failure.pop_all()
         return run
 
 
-def _refuse_unresumable(path: Path, config: RunConfig) -> None:
-    if is_finished(path):
+def _refuse_unresumable(path: Path, config: RunConfig, *, is_extended: bool) -> None:
+    if is_finished(path) and not is_extended:
         raise ConfigError(f"{path} is finished; there is nothing to resume.")
+    if is_finished(path) and not saved_steps(path):
+        raise ConfigError(
+            f"{path} is finished and kept no replay memory to go on with; train with --keep-memory to be able to, or "
+            "start a new run with more --steps."
+        )
     if is_diverged(path):
         raise ConfigError(
             f"{path} diverged and would diverge again, because a run is deterministic; "
@@ -115,10 +134,12 @@ def _refuse_unresumable(path: Path, config: RunConfig) -> None:
         raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
 
 
-def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoint | None, list[str]]:
+def _newest_usable(
+    path: Path, recorded: RunConfig, say: Say, allowed: Collection[str]
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is entirely sound; else the newest with only damaged logs, and their names.
 
-    None if no checkpoint was ever complete.
+    None if no checkpoint was ever complete. ``allowed``: settings in which its config may differ from the recorded one.
     """
     for stray in strays(path):
         say(f"{stray} is not a checkpoint; it is ignored.")
@@ -129,7 +150,7 @@ def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoin
             continue
         try:
             state = read_state(path, step)
-            _refuse_changes(path, recorded, saved_config(state))
+            _refuse_changes(path, recorded, saved_config(state), allowed)
             damage, log_damage = list(find_damage(path, state, path / MEMORY)), find_log_damage(path, state)
             for sentence in (*damage, *log_damage.values()):
                 say(f"checkpoint {step}: {sentence}")
@@ -145,7 +166,7 @@ def _newest_usable(path: Path, recorded: RunConfig, say: Say) -> tuple[Checkpoin
         raise DamageError(
             f"no checkpoint of {path} is sound, so the run cannot be resumed; start it again in a new directory."
         )
-    _refuse_changes_since_birth(path, recorded)
+    _refuse_changes_since_birth(path, recorded, allowed)
     return None, []
 
 
@@ -162,8 +183,8 @@ def _renew_logs(run: Run, checkpoint: Checkpoint, names: list[str], say: Say) ->
     return forget_logs(run.path, checkpoint, names)
 
 
-def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:
-    names = differing_fields(saved, recorded)
+def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig, allowed: Collection[str]) -> None:
+    names = [name for name in differing_fields(saved, recorded) if name not in allowed]
     if names:
         raise ConfigError(
             f"{path / CONFIG} has changed since this run began ({', '.join(names)}); "
@@ -171,13 +192,13 @@ def _refuse_changes(path: Path, recorded: RunConfig, saved: RunConfig) -> None:
         )
 
 
-def _refuse_changes_since_birth(path: Path, recorded: RunConfig) -> None:
+def _refuse_changes_since_birth(path: Path, recorded: RunConfig, allowed: Collection[str]) -> None:
     """Without a checkpoint, compare with the copy of the config in the provenance."""
     try:
         born = saved_config(read_provenance(path))
     except (DamageError, KeyError):
         return  # nothing to compare with
-    _refuse_changes(path, recorded, born)
+    _refuse_changes(path, recorded, born, allowed)
 
 
 def _effective_config(
@@ -190,11 +211,12 @@ def _effective_config(
     return replace(recorded, device=device or recorded.device, threads=threads or recorded.threads)
 
 
-def _make_way(path: Path, say: Say) -> None:
+def _make_way(path: Path, config: RunConfig, say: Say) -> None:
     """Set aside what blocks a run that starts over: a file where it needs a directory, or the reverse."""
-    for name in (*LOGS, CHECKPOINTS, MEMORY):
+    logs = log_names(config)
+    for name in (*logs, CHECKPOINTS, MEMORY):
         place = path / name
-        if os.path.lexists(place) and not (place.is_file() if name in LOGS else place.is_dir()):
+        if os.path.lexists(place) and not (place.is_file() if name in logs else place.is_dir()):
             say(f"{place} is in the way of this run; it is kept as {set_aside(place, STRAY).name}.")
 
 

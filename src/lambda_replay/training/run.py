@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-from typing_extensions import TypedDict  # pydantic reads this one before Python 3.12
+from torch import nn
 
+from lambda_replay.agents.protocol import Tensors
 from lambda_replay.agents.run_settings import to_dict
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment
-from lambda_replay.errors import ConfigError, DamageError, DivergenceError, EnvironmentFault
+from lambda_replay.errors import DamageError, DivergenceError, EnvironmentFault
 from lambda_replay.learning.device import find_device
-from lambda_replay.randomness import make_streams
 from lambda_replay.rundir.atomic import sync_directory
 from lambda_replay.rundir.checkpoints import (
+    BEST,
     CHECKPOINTS,
     STATE,
     Checkpoint,
@@ -29,53 +29,40 @@ from lambda_replay.rundir.checkpoints import (
     saved_steps,
 )
 from lambda_replay.rundir.directory import (
-    EPISODES,
-    LOGS,
+    BEST_WEIGHTS,
     MEMORY,
-    METRICS,
+    TIMING,
     WEIGHTS,
     RunLock,
     RunLog,
     create_run,
     is_finished,
+    log_names,
     read_metrics,
     read_provenance,
     record_divergence,
 )
-from lambda_replay.rundir.files import file_checksum, has_type, save_tensors
+from lambda_replay.rundir.files import file_checksum, save_tensors
 from lambda_replay.rundir.memory_checksums import MemoryChecksums, spare_slots
 from lambda_replay.rundir.resources import check_room
 from lambda_replay.rundir.trust import sign
 from lambda_replay.training.assembly import assemble, check_agent, make_environments, with_threads
+from lambda_replay.training.beside import Beside, make_beside
+from lambda_replay.training.evaluating import Best
+from lambda_replay.training.events import (
+    Checkpointed,
+    Evaluated,
+    Event,
+    Finished,
+    GameEnd,
+    Learned,
+    OnEvent,
+    RunEvent,
+    Warned,
+)
 from lambda_replay.training.health import HealthMonitor
-from lambda_replay.training.loop import SCORE_WINDOW, Boundary, Event, GameEnd, Learned
-from lambda_replay.training.playing import LARGEST_SEED
 from lambda_replay.training.policy import STOPPED_WEIGHTS
-
-OnEvent = Callable[[Event], None]
-
-
-class GameState(TypedDict):
-    """A game being played, as saved in a checkpoint."""
-
-    seed: int
-    first_slot: int
-    actions: list[int] | list[list[float]]
-    score: float
-    reward_sum: float
-    reward_sum_max: float
-
-
-class LoopState(TypedDict):
-    """The loop, as saved in a checkpoint."""
-
-    step: int
-    num_games: int
-    recent_scores: list[float]
-    recent_lengths: list[int]
-    recent_reward_sums: list[float]
-    random_scores: list[float]
-    games: list[GameState]
+from lambda_replay.training.saved_state import check_tensors, is_sound
 
 
 class Run:
@@ -88,6 +75,7 @@ class Run:
         *,
         environments: list[Environment],
         network: nn.Module | None,
+        beside: Beside,
         lock: RunLock,
         recorded: RunConfig,
         reopen_memory: bool = False,
@@ -108,9 +96,10 @@ class Run:
             sync_directory(path)
         self.log: RunLog | None = None
         self.health = HealthMonitor()
-        self._environments, self._lock = environments, lock
+        self._environments, self._beside, self._lock = environments, beside, lock
         self._checksums = MemoryChecksums()
         self._resumed_at: int | None = None
+        self._is_leaving = False
 
     def close(self) -> None:
         """Release everything, including the run directory; closing twice does no harm."""
@@ -120,68 +109,68 @@ class Run:
     def _close_files(self) -> None:
         if self.log is not None:
             self.log.close()
-        for environment in self._environments:
+        for environment in (*self._environments, *self._beside.environments):
             # An environment that fails now does no more harm, and must not hide how the run itself ended.
             with suppress(EnvironmentFault):
                 environment.close()
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Reject a checkpoint of another run."""
-        self._check_state(checkpoint.state)
-        wanted = self._agent.get_tensors()
-        if wanted.keys() != checkpoint.tensors.keys():
-            raise ConfigError("the checkpoint belongs to another agent; resume with the one it was made with.")
-        for name, tensors in wanted.items():
-            _check_tensors(name, checkpoint.tensors[name], tensors)
+        state, layout = checkpoint.state, {name: array[:1].nbytes for name, array in self._memory.arrays.items()}
+        spec, plain_values = self._environments[0].spec, self._agent.get_state()
+        if state["slot_bytes"] != layout or not is_sound(state, self.config, spec, plain_values):
+            place = self.path / CHECKPOINTS / str(state["step"]) / STATE
+            raise DamageError(f"{place} is damaged (it does not match this run's environment or agent).")
+        check_tensors(checkpoint, self._agent.get_tensors())
 
     def restore(self, checkpoint: Checkpoint) -> list[int]:
         """Restore a sound checkpoint of this run; returns the streams whose environment could not repeat its game."""
         state = checkpoint.state
-        self._agent.set_tensors(checkpoint.tensors)
+        self._agent.set_tensors({name: tensors for name, tensors in checkpoint.tensors.items() if name != BEST})
         self._memory.set_state(state["memory"])
         self._agent.set_state(state["agent"])
         self._streams.set_state(state["streams"])
-        self.log = RunLog(self.path, state["logs"], state["seconds"])
+        self.log = RunLog(self.path, state["logs"], state["seconds"], names=log_names(self.config))
         self._checksums.adopt(state)
+        if self._beside.evaluator is not None:
+            best = state["best"]
+            self._restore_best(None if best is None else Best(**best, weights=checkpoint.tensors[BEST]))
         self._resumed_at = checkpoint.step
         for row in read_metrics(self.path):
             self.health.see(row)
         return self.loop.set_state(state["loop"])
 
-    def _check_state(self, state: dict[str, Any]) -> None:
-        """Reject what a checksum cannot: values that cannot come from a run like this one."""
-        loop, spec = state["loop"], self._environments[0].spec
-        is_sound = (
-            has_type(loop, LoopState)
-            and has_type(state["agent"], dict[str, float])
-            and _is_like(state["agent"], self._agent.get_state())
-            and set(state["logs"]) == set(LOGS)
-            and state["slot_bytes"] == {name: array[:1].nbytes for name, array in self._memory.arrays.items()}
-            and loop["step"] == state["step"] <= self.config.steps
-            and len(loop["games"]) == self.config.envs
-            and len(loop["recent_scores"]) == len(loop["recent_lengths"]) <= SCORE_WINDOW
-            and len(loop["recent_reward_sums"]) == len(loop["recent_scores"])
-            and len(loop["random_scores"]) <= SCORE_WINDOW
-            and all(0 <= game["seed"] < LARGEST_SEED for game in loop["games"])
-            and all(spec.accepts(action) for game in loop["games"] for action in game["actions"])
-            and make_streams(self.config.seed, self.config.envs).accepts(state["streams"])
-        )
-        if not is_sound:
-            place = self.path / CHECKPOINTS / str(state["step"]) / STATE
-            raise DamageError(f"{place} is damaged (it does not match this run's environment or agent).")
+    def _restore_best(self, best: Best | None) -> None:
+        """The best weights up to now; later ones, if any, will be found again."""
+        assert self._beside.evaluator is not None
+        self._beside.evaluator.best = best
+        if best is None:
+            (self.path / BEST_WEIGHTS).unlink(missing_ok=True)
+        else:
+            save_tensors(self.path / BEST_WEIGHTS, best.weights)
+
+    def leave_soon(self) -> None:
+        """Stop at the next boundary, with a checkpoint there, as if interrupted."""
+        self._is_leaving = True
 
     def train(self, on_event: OnEvent) -> None:
         """Train to the last step, writing metrics, episodes and checkpoints, and save the final weights.
 
         A run that diverges records that and saves no final weights; one whose environment fails saves what it had.
         """
-        self.log = RunLog(self.path) if self.log is None else self.log
+        if self.log is None:
+            self.log = RunLog(self.path, names=log_names(self.config))
+            (self.path / BEST_WEIGHTS).unlink(missing_ok=True)  # of a run without a checkpoint that starts over
         try:
             for event in self.loop.run():
-                self._write(event, self.log)
+                further = list(self._record(event, self.log))
                 on_event(event)
-            self.log.sync()
+                for other in further:
+                    on_event(other)
             self._agent.check_finite()
+            if self._beside.evaluator is not None:
+                on_event(self._evaluate(self.loop.step, self.log))
+            self.log.sync()
         except DivergenceError as error:
             raise self._record_divergence(error) from None
         except EnvironmentFault:
@@ -190,26 +179,46 @@ class Run:
         finally:
             self._close_files()
         self._save_final_weights()
+        on_event(Finished(self.loop.step, self.loop.score, self.path))
 
-    def _write(self, event: Event, log: RunLog) -> None:
+    def _record(self, event: Event, log: RunLog) -> Iterator[RunEvent]:
+        """Write down what happened, do what is due, and yield what else there is to tell."""
         if isinstance(event, GameEnd):
             log.write_episode(event._asdict())
         elif isinstance(event, Learned):
             log.write_metrics(event.step, event.metrics)
-            self.health.see(event.metrics)
-        elif self._is_checkpoint_due(event):
-            self._checkpoint(event.step, log)
+            yield from (Warned(event.step, *warning) for warning in self.health.see(event.metrics))
+        else:
+            if event.step != self._resumed_at:  # else everything due here was done before the checkpoint
+                yield from self._do_what_is_due(event.step, log)
+            if self._is_leaving:
+                raise KeyboardInterrupt
 
-    def _is_checkpoint_due(self, boundary: Boundary) -> bool:
-        interval = self.config.checkpoint_interval
-        return (
-            interval > 0
-            and (boundary.step - self.config.memory.start) % interval == 0
-            and boundary.step != self._resumed_at
-        )
+    def _do_what_is_due(self, step: int, log: RunLog) -> Iterator[RunEvent]:
+        """The checkpoint comes last, so that it includes the rest."""
+        config = self.config
+        if config.is_due(config.evaluate_every, step):
+            yield self._evaluate(step, log)
+        if self._beside.filmer is not None and config.is_due(config.film_every, step):
+            yield self._beside.filmer.film(self.path, step, self.weights())
+        interval = config.checkpoint_interval
+        if interval > 0 and (self._is_leaving or (step - config.memory.start) % interval == 0):
+            self._checkpoint(step, log)
+            yield Checkpointed(step)
+
+    def _evaluate(self, step: int, log: RunLog) -> Evaluated:
+        assert self._beside.evaluator is not None
+        self._agent.check_finite()
+        weights = {name: tensor.clone() for name, tensor in self.weights().items()}
+        evaluated = self._beside.evaluator.evaluate(step, weights)
+        log.write_evaluation(evaluated._asdict())
+        if evaluated.is_best:
+            save_tensors(self.path / BEST_WEIGHTS, weights)
+        return evaluated
 
     def _checkpoint(self, step: int, log: RunLog) -> None:
         self._agent.check_finite()
+        best = None if self._beside.evaluator is None else self._beside.evaluator.best
         state: dict[str, Any] = {
             "config": to_dict(self.recorded),
             "device": self.device,
@@ -219,17 +228,19 @@ class Run:
             "agent": self._agent.get_state(),
             "streams": self._streams.get_state(),
             "memory": self._memory.get_state(),
+            "best": None if best is None else {"step": best.step, "score": best.score},
             "logs": log.sync(),
         }
-        checkpoint = Checkpoint(step, state, self._agent.get_tensors())
+        tensors = {**self._agent.get_tensors(), **({} if best is None else {BEST: best.weights})}
+        checkpoint = Checkpoint(step, state, tensors)
         save_checkpoint(self.path, checkpoint, self._memory, self._checksums)
 
     def _save_final_weights(self) -> None:
         """Their appearance marks the end of the run; they hold checksums of its results, which no longer change."""
-        vouched = {name: file_checksum(self.path / name) for name in (METRICS, EPISODES)}
+        vouched = {name: file_checksum(self.path / name) for name in log_names(self.config) if name != TIMING}
         save_tensors(self.path / WEIGHTS, self.weights(), vouched)
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Tensors:
         """The current weights, from which a policy is loaded."""
         return self._agent.get_tensors()["weights"]
 
@@ -251,43 +262,38 @@ class Run:
         return steps[0] if steps else None
 
 
-def _is_like(found: dict[str, float], own: dict[str, float]) -> bool:
-    """Whether plain values have the same names, are finite, and are whole numbers where ours are."""
-    return found.keys() == own.keys() and all(
-        math.isfinite(value) and (type(value) is int or type(own[name]) is float) for name, value in found.items()
-    )
-
-
-def _check_tensors(what: str, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    if {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} != {
-        name: (tensor.shape, tensor.dtype) for name, tensor in wanted.items()
-    }:
-        raise ConfigError(
-            f"the checkpoint's {what} tensors belong to another network; resume with the one it was made with."
-        )
-
-
-def start_run(path: Path, config: RunConfig, network: nn.Module | None = None, *, keep_memory: bool = False) -> Run:
+def start_run(
+    path: str | os.PathLike[str],
+    config: RunConfig,
+    network: nn.Module | None = None,
+    *,
+    env: Any = None,
+    keep_memory: bool = False,
+) -> Run:
     """A new run in a new directory; everything that can be rejected is rejected before anything is written.
 
+    ``network`` and ``env`` are the user's own: a module, and a ``gymnasium.Env`` or a function that returns one.
     ``keep_memory``: the replay memory's files and the last checkpoints stay when the run is finished.
     """
-    environments = make_environments(config)
+    path = Path(path)
+    environments = make_environments(config, env)
     spec = environments[0].spec
     check_agent(config, spec, network)
     check_room(config, spec, path, network)
     config = with_threads(config, spec, network)
+    beside = make_beside(config, network, env)
     lock = create_run(path, config, keep_memory=keep_memory, signature=sign(config))
     try:
-        return Run(path, config, environments=environments, network=network, lock=lock, recorded=config)
+        return Run(path, config, environments=environments, network=network, beside=beside, lock=lock, recorded=config)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)  # nothing has happened in it, and this frees the disk space claimed
         lock.release()
         raise
 
 
-def finish_run(path: Path) -> None:
+def finish_run(path: str | os.PathLike[str]) -> None:
     """Remove what a finished run no longer needs, the memory's files and the checkpoints, unless told to keep them."""
+    path = Path(path)
     assert is_finished(path)
     try:
         keeps_memory = read_provenance(path).get("keep_memory") is not False
@@ -298,20 +304,26 @@ def finish_run(path: Path) -> None:
 
 
 def train_run(
-    path: Path,
+    path: str | os.PathLike[str],
     config: RunConfig,
     *,
     network: nn.Module | None = None,
+    env: Any = None,
     on_event: OnEvent = lambda event: None,
     keep_memory: bool = False,
-) -> None:
-    """Train a new run to its end, as ``lambda-replay train`` does, optionally with your own network."""
-    run = start_run(path, config, network, keep_memory=keep_memory)
+) -> Run:
+    """Train a new run to its end, as ``lambda-replay train`` does, optionally with your own network or environment."""
+    return complete(start_run(path, config, network, env=env, keep_memory=keep_memory), on_event)
+
+
+def complete(run: Run, on_event: OnEvent = lambda event: None) -> Run:
+    """Train a new or resumed run to its end and tidy up."""
     try:
         run.train(on_event)
-        finish_run(path)
+        finish_run(run.path)
     finally:
         run.close()
+    return run
 
 
 def clear_run(path: Path) -> None:

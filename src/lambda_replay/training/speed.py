@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from lambda_replay.config import RunConfig
-from lambda_replay.training.loop import Boundary, Event
+from lambda_replay.training.events import Boundary, RunEvent
 from lambda_replay.training.run import Run, start_run
 
 
@@ -46,7 +46,7 @@ def time_run(config: RunConfig, stopwatch: Stopwatch, *, has_cycles: bool = True
     the end of a game works as well.
     """
 
-    def on_event(event: Event) -> None:
+    def on_event(event: RunEvent) -> None:
         if (isinstance(event, Boundary) or not has_cycles) and stopwatch.is_over(event.step):
             raise _Over
 

@@ -1,0 +1,74 @@
+"""A trained agent for somebody else's loop: observations in, actions out, as the environment knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lambda_replay.agents.protocol import Policy
+from lambda_replay.config import RunConfig
+from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import ConfigError, EnvironmentFault
+from lambda_replay.replay.storable import shown, storable_array
+
+
+class Forms(NamedTuple):
+    """Between an environment and the policy."""
+
+    stored: Callable[[Any], NDArray[Any]]  # an observation as the memory stores it
+    native: Callable[[Any], Any]  # an action as the environment takes it
+
+
+def plain_forms(spec: EnvironmentSpec) -> Forms:
+    """For an environment of ours, whose observations and actions are the agent's."""
+    shape, dtype = spec.observation_shape, spec.observation_dtype
+    return Forms(lambda given: storable_array("an observation", given, shape, dtype), lambda action: action)
+
+
+@final
+class Player:
+    """A trained agent that plays one episode at a time and keeps the frames it needs.
+
+    ``step`` is that of the checkpoint its weights come from, None if they are a finished run's.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        spec: EnvironmentSpec,
+        *,
+        forms: Forms,
+        rng: np.random.Generator,
+        step: int | None,
+    ) -> None:
+        self.config, self.step = config, step
+        self._policy, self._forms, self._rng = policy, forms, rng
+        # The last F observations, oldest first; zero before the start of the episode, as in the memory.
+        self._frames = np.zeros(config.state_shape(spec.observation_shape), spec.observation_dtype)  # [F, *observation]
+
+    def reset(self) -> None:
+        """Forget the frames: the next observation is the first of an episode."""
+        self._frames[:] = 0
+
+    def act(self, observation: Any, epsilon: float = 0.0) -> Any:
+        """The action for an observation, greedy unless it is random with probability ``epsilon``.
+
+        An integer, or an array, that the environment's ``step`` takes.
+        """
+        if not 0 <= epsilon <= 1:
+            raise ConfigError(f"epsilon is {epsilon}; give a number from 0 to 1.")
+        try:
+            stored = self._forms.stored(observation)
+        except EnvironmentFault:
+            raise ConfigError(
+                f"act got the observation {shown(observation)}, which does not fit {self.config.env}; give one that "
+                "its reset or step returned."
+            ) from None
+        self._frames[:-1] = self._frames[1:]
+        self._frames[-1] = stored
+        acted = self._policy.act(self._frames[None].copy(), epsilon, self._rng)
+        return self._forms.native(acted.actions[0].tolist())
