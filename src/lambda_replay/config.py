@@ -279,6 +279,7 @@ class RunConfig:
     envs: int = 1  # environments stepped in lock-step, each with its own stream in the memory; paper 1
     discount: float = 0.99  # γ; paper 0.99
     flicker: float = 0.0  # probability that a pixel observation is blanked; paper 0
+    observe: tuple[int, ...] = ()  # components of a vector observation that are seen, from 0; empty: all; paper all
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
     threads: int | None = None  # arithmetic threads, which affect the last bits; None: chosen for machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
@@ -298,6 +299,11 @@ class RunConfig:
                 "threads",
             )
         require_fraction("", self, "discount", "flicker")
+        require(
+            len(set(self.observe)) == len(self.observe) and min(self.observe, default=0) >= 0,
+            f"observe is {' '.join(map(shown, self.observe))}; give different numbers of 0 or more.",
+            "observe",
+        )
         require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.", "seed")
         require(
             self.checkpoint_every >= 0,

@@ -7,12 +7,15 @@ from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
+from lambda_replay.envs.observe import Observe
 from lambda_replay.extras import needed_for
 
 
 def make_environment(config: RunConfig) -> Environment:
     """The environment that ``config.env`` names, with the config's preprocessing."""
     environment = _make_bare(config)
+    if config.observe:
+        environment = Observe(environment, config.observe)
     return Flicker(environment, config.flicker) if config.flicker > 0 else environment
 
 
