@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,13 +91,16 @@ class Cache:
         rows = np.flatnonzero(self.is_transition)
         if len(rows) == 0:
             raise ConfigError("the cache holds no transition; store some in the memory before a refresh.")
-        cumulative = np.cumsum(prioritized(self.td_errors[rows], priority, priority_quantile))
-        drawn = rng.random((updates, batch_size)) * cumulative[-1]
-        # The product may round up to the last bound itself, which would be past the last row.
-        return rows[np.minimum(np.searchsorted(cumulative, drawn, side="right"), len(rows) - 1)]
+        return draw(
+            rows, prioritized(self.td_errors[rows], priority, priority_quantile), (updates, batch_size), rng=rng
+        )
 
     def minibatch(self, rows: Integers) -> Minibatch:
-        """The rows with their states gathered from memory, as long as it still holds them."""
+        """The rows with their states gathered from memory."""
+        return Minibatch(self.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
+
+    def states(self, slots: Integers) -> NDArray[Any]:
+        """States [n, F, *observation] of slots [n] of the blocks, as long as the memory still holds them."""
         written = self._memory.written
         for stream, last in self._lifetimes.items():
             if written[stream] > last:
@@ -105,7 +109,7 @@ class Cache:
                     "state that the cache reads; refresh again, or set refresh's reserve to the number of slots that "
                     "each stream writes between refreshes."
                 )
-        return Minibatch(self._memory.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
+        return self._memory.states(slots)
 
 
 def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> NDArray[np.float64]:
@@ -131,6 +135,16 @@ def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> ND
     missing = np.clip((1 - quantile) * len(errors) - num_above, 0, num_tied)
     members = is_above + is_tied * (missing / max(1, num_tied))  # [n]  m
     return (1 - priority) / len(errors) + priority * members / members.sum()
+
+
+def draw(
+    rows: Integers, probabilities: NDArray[np.float64], shape: tuple[int, int], *, rng: np.random.Generator
+) -> Integers:
+    """Rows [*shape] drawn independently with these probabilities [n]."""
+    cumulative = np.cumsum(probabilities)
+    drawn = rng.random(shape) * cumulative[-1]
+    # The product may round up to the last bound itself, which would be past the last row.
+    return rows[np.minimum(np.searchsorted(cumulative, drawn, side="right"), len(rows) - 1)]
 
 
 def refresh(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lambda_replay.errors import ConfigError
-from lambda_replay.replay.data import Integers, Transitions
+from lambda_replay.replay.data import Before, Integers, Transitions
 from lambda_replay.replay.ring import Ring, count_steps
 from lambda_replay.replay.storable import check_sizes, shown, storable_array, storable_columns, storable_step
 from lambda_replay.replay.storage import OWN_ARRAYS, Columns, allocate, flush, memory_layout
@@ -217,6 +217,13 @@ class ReplayMemory:
     def newest_slots(self) -> Integers:
         """The slot [streams] of each stream's newest observation."""
         return np.array([self.ring.slot(stream, written - 1) for stream, written in enumerate(self._written)])
+
+    def before_newest(self) -> Before:
+        """What led to each stream's newest observation [streams]; the slot before an episode's first is not a step."""
+        slots = self.ring.before(self.newest_slots(), np.ones(1, dtype=np.int64))[:, 0]
+        has_before = self.is_step[slots] & (np.array(self._written) > 1)
+        actions, rewards = self.actions[slots], self.rewards[slots]
+        return Before(~has_before, np.where(has_before, actions, 0), np.where(has_before, rewards, np.float32(0)))
 
     def newest_steps(self, count: int) -> Integers:
         """Slots [streams, L+1] of each stream's last ``count`` steps, in order, with the slots that close episodes.
