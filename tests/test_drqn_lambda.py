@@ -14,11 +14,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_tasks import Cue
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import Server, command_line
 from small_runs import differences, resume_to_end, small_config, train_to_end, train_until
 
+from benchmarks.memory_chain import share_right
 from lambda_replay.agents.protocol import Remembers, following
 from lambda_replay.agents.recurrent_acting import RecurrentActing, RecurrentPolicy
 from lambda_replay.agents.run_settings import override
@@ -197,7 +197,8 @@ def test_the_newest_state_knows_when_it_begins_an_episode() -> None:
 def test_pieces_are_in_the_order_that_torch_packs(is_start: list[list[bool]]) -> None:
     """The reference cuts the sequences by hand and lets torch pack them."""
     starts = np.array(is_start)
-    pieces, own, firsts, lasts = cut(starts), [], [], []
+    pieces, firsts, lasts = cut(starts), [], []
+    own: list[torch.Tensor] = []
     for number, row in enumerate(starts):
         firsts.append(len(own))
         cuts = [0, *(time for time in range(1, 5) if row[time]), 5]
@@ -417,7 +418,7 @@ def test_stopped_and_resumed_to_the_same_bytes(tmp_path: Path, config: RunConfig
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with command_line("memory_tasks") as server:
+    with command_line() as server:
         yield server
 
 
@@ -492,8 +493,8 @@ def test_needs_follow_the_settings() -> None:
 
 def cue_config(agent: str) -> RunConfig:
     own: dict[str, Any] = {
-        "env": "Cue-v0",
-        "steps": 3_000,
+        "env": "MemoryChain-v0",
+        "steps": 2_400,
         "checkpoint_every": 0,
         "estimator": "peng:0.8",
         "memory": {"capacity": 3_000, "start": 200, "storage": "ram"},
@@ -507,28 +508,17 @@ def cue_config(agent: str) -> RunConfig:
     return override(make_config("CartPole-v1", agent=agent), own)
 
 
-def share_right(agent: str) -> float:
-    """The share of 40 games in which the trained agent chooses what the cue said."""
+def trained_share_right(agent: str) -> float:
+    """The share of 40 greedy games in which the trained agent chooses what the cue said."""
     config = cue_config(agent)
-    assembly = assemble(config, make_environments(config))
+    environment, assembly = make_environment(config), assemble(config, make_environments(config))
     for _ in assembly.loop.run():
         pass
-    spec = make_environment(config).spec
-    policy = agent_kind(agent).load(config, spec, assembly.agent.get_tensors()["weights"])
-    rights = []
-    for seed in range(40):
-        game, memory = Cue(), ReplayMemory(10, (2,), np.float32)
-        memory.begin(game.reset(seed=seed)[0])
-        player, ended = following(policy, memory), False
-        while not ended:
-            action = int(player.act(memory.newest_states(), 0.0, np.random.default_rng(0)).actions[0])
-            observation, reward, ended, _, _ = game.step(action)
-            memory.append(action, reward, observation, ended)
-        rights.append(reward > 0)
-    return float(np.mean(rights))
+    policy = agent_kind(agent).load(config, environment.spec, assembly.agent.get_tensors()["weights"])
+    return share_right(environment, policy, games=40)
 
 
 def test_it_remembers_a_cue_that_others_forget() -> None:
     """Without a memory the choice is a coin's: right in half of the games."""
-    assert share_right("drqn-lambda") == 1.0
-    assert share_right("dqn-lambda") < 0.8
+    assert trained_share_right("drqn-lambda") == 1.0
+    assert trained_share_right("dqn-lambda") < 0.8
