@@ -1,6 +1,6 @@
 """How long drqn-lambda can remember: a cue at the start, a choice N steps later, for several N and λ.
 
-    python -m benchmarks.memory_chain [--lengths 10 30 100] [--lambdas 0 0.5 0.8 0.95] [--steps N] [--seed 0] [--out DIR]
+    python -m benchmarks.memory_chain [--lengths 10 30] [--lambdas 0 0.5 0.8 0.95] [--steps N] [--seed N] [--out DIR]
 
 Each run is one file DIR/N-λ-SEED.json; a run whose file exists is skipped, so an interrupted benchmark goes on where it
 stopped. A run is solved as soon as 95 of 100 greedy games are right, which is looked at every 5,000 steps. The game is
