@@ -87,7 +87,7 @@ class RecurrentNetwork(nn.Module):
         features = self.encode(states)
         if self.cell is None:
             return self.head(features), hidden
-        known = hidden * torch.from_numpy(~inputs.is_start).to(hidden)
+        known = hidden.masked_fill(torch.from_numpy(inputs.is_start).to(hidden.device), 0)
         steps = self._cell_inputs(features[:, None], inputs).movedim(1, 0)  # [1, n, inputs]
         outputs, after = self.cell(steps, self._as_cell_state(known))
         return self.head(outputs[0]), _as_vector(after)
@@ -130,8 +130,9 @@ class RecurrentNetwork(nn.Module):
         return torch.cat([features, actions, *rewards], dim=-1)
 
     def _as_cell_state(self, hidden: Tensor) -> Any:  # [n, size] -> [1, n, units], or a pair of these
-        parts = hidden[None].contiguous().chunk(2, dim=-1) if isinstance(self.cell, nn.LSTM) else None
-        return hidden[None] if parts is None else tuple(part.contiguous() for part in parts)
+        if isinstance(self.cell, nn.GRU):
+            return hidden[None]
+        return tuple(part.contiguous() for part in hidden[None].chunk(2, dim=-1))
 
 
 def _as_vector(state: Any) -> Tensor:  # [1, n, units], or a pair of these -> [n, size]
