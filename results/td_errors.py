@@ -44,7 +44,9 @@ def main() -> None:
 def measure(game: str) -> list[tuple[int, Floats]]:
     """Train, and at each moment take L(λ) of every block of a cache [λ, K]."""
     found: list[tuple[int, Floats]] = []
-    config = replace(make_config(game, "mini"), estimator="peng:0.75", steps=MOMENTS[-1] + 1, seed=SEED, checkpoint_every=0)
+    config = replace(
+        make_config(game, "mini"), estimator="peng:0.75", steps=MOMENTS[-1] + 1, seed=SEED, checkpoint_every=0
+    )
     environments = make_environments(config)
     assembly = assemble(config, environments)
     for event in assembly.loop.run():

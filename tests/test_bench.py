@@ -277,9 +277,9 @@ def test_the_command_times_every_agent_of_a_preset_and_says_how_long_its_run_tak
     assert main(["bench", "--seconds", "0.01", "--threads", "1", "--envs", "1", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = [(row["agent"], row["envs"], row["threads"]) for row in found["speed"]]
-    assert rows == [(agent, envs, 1) for agent in ("dqn-lambda", "dqn", "pqn") for envs in (1, 4)]
+    assert rows == [(agent, envs, 1) for agent in ("dqn-lambda", "dqn", "pqn", "drqn-lambda") for envs in (1, 4)]
     for row in found["speed"]:
-        steps = 51_200 if row["agent"] == "pqn" else 50_000
+        steps = {"pqn": 51_200, "drqn-lambda": 100_000}.get(row["agent"], 50_000)
         assert (row["env"], row["preset"], row["run_steps"]) == ("CartPole-v1", "classic", steps)
         assert row["steps_per_second"] > 10
         assert row["run_seconds"] == pytest.approx(steps / row["steps_per_second"])

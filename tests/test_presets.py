@@ -23,6 +23,7 @@ PAPER: dict[str, Any] = {
     "envs": 1,
     "discount": 0.99,
     "flicker": 0.0,
+    "observe": (),
     "memory.capacity": 1_000_000,
     "memory.start": 50_000,
     "memory.history": 4,

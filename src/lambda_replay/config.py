@@ -281,13 +281,14 @@ class RunConfig:
 
     env: str  # atari/pong, minatar/breakout, CartPole-v1, Pendulum-v1, or package:Env-v0 (any Gymnasium id)
     env_args: tuple[str, ...] = ()  # name=value arguments of a Gymnasium environment; values are JSON, or else text
-    agent: str = "dqn-lambda"  # dqn-lambda, dqn, pqn · with Box actions sac-lambda, td3-lambda, ddpg-lambda
+    agent: str = "dqn-lambda"  # dqn-lambda, dqn, pqn, drqn-lambda · Box actions: sac-lambda, td3-lambda, ddpg-lambda
     estimator: str = "peng:0.75"  # return estimator; agent dqn takes nstep:n only; the paper's baseline nstep:3
     steps: int = 10_000_000  # agent steps, summed over all environments; paper 10,000,000
     seed: int = 0  # all random streams of the run derive from it
     envs: int = 1  # environments stepped in lock-step, each with its own stream in the memory; paper 1
     discount: float = 0.99  # γ; paper 0.99
     flicker: float = 0.0  # probability that a pixel observation is blanked; paper 0
+    observe: tuple[int, ...] = ()  # components of a vector observation that are seen, from 0; empty: all; paper all
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
     threads: int | None = None  # arithmetic threads, which affect the last bits; None: chosen for machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
@@ -311,6 +312,11 @@ class RunConfig:
                 "threads",
             )
         require_fraction("", self, "discount", "flicker")
+        require(
+            len(set(self.observe)) == len(self.observe) and min(self.observe, default=0) >= 0,
+            f"observe is {' '.join(map(shown, self.observe))}; give different numbers of 0 or more.",
+            "observe",
+        )
         require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.", "seed")
         for name in ("checkpoint_every", "evaluate_every", "film_every"):
             value = getattr(self, name)

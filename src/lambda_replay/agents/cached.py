@@ -22,9 +22,9 @@ DRAWN_ROW_BYTES = 4 * 8  # a random number, its product, the place found, the ro
 CANDIDATE_BYTES = 3 * FLOAT_BYTES  # a return, its trace, a sorted copy
 
 
-def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
-    """Reject a memory that is smaller than a block, either when full or when learning starts."""
-    block = cache.block_length + cache.tail + run.memory.history
+def check_room_for_blocks(run: RunConfig, cache: CacheConfig, burn_in: int = 0) -> None:
+    """Reject a memory that is smaller than a block with its burn-in, either when full or when learning starts."""
+    block = burn_in + cache.block_length + cache.tail + run.memory.history
     per_stream = {
         "memory.capacity": (run.memory.capacity, block + cache.reserve_slots(run.envs)),
         "memory.start": (run.memory.start, block),
@@ -46,7 +46,9 @@ def check_room_for_blocks(run: RunConfig, cache: CacheConfig) -> None:
     )
 
 
-def promote_due(run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: np.random.Generator) -> Promoted:
+def promote_due(
+    run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: np.random.Generator, burn_in: int = 0
+) -> Promoted:
     """The random blocks of a refresh."""
     return promote(
         memory,
@@ -57,6 +59,7 @@ def promote_due(run: RunConfig, cache: CacheConfig, memory: ReplayMemory, rng: n
         tail=cache.tail,
         reserve=cache.reserve_slots(run.envs),
         newest=cache.newest,
+        burn_in=burn_in,
     )
 
 

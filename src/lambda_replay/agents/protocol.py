@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,24 @@ class Policy(Protocol):
     def act(self, states: NDArray[Any], epsilon: float, rng: np.random.Generator) -> Acted:
         """Actions for states [n, F, *observation]; a random one with probability ``epsilon``."""
         ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A policy whose actions depend on the whole episode.
+
+    An agent in training reads what came before a state from the replay memory that it was made with
+    (``ReplayMemory.before_newest``); a trained policy is given one to follow.
+    """
+
+    def following(self, memory: ReplayMemory) -> Policy:
+        """The policy for the newest states of a memory; it must be asked for an action in each of them, in order."""
+        ...
+
+
+def following(policy: Policy, memory: ReplayMemory) -> Policy:
+    """The policy for the newest states of a memory; one that does not remember is the same for all of them."""
+    return policy.following(memory) if isinstance(policy, Remembers) else policy
 
 
 class AgentNeeds(NamedTuple):

@@ -5,7 +5,7 @@ A new agent needs a file with its config and its class, a line here, and a prese
 
 from __future__ import annotations
 
-from lambda_replay.agents import ddpg_lambda, dqn, dqn_lambda, pqn, sac_lambda, td3_lambda
+from lambda_replay.agents import ddpg_lambda, dqn, dqn_lambda, drqn_lambda, pqn, sac_lambda, td3_lambda
 from lambda_replay.agents.protocol import AgentKind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
@@ -15,6 +15,7 @@ AGENTS: dict[str, AgentKind] = {
     "dqn-lambda": dqn_lambda.KIND,
     "dqn": dqn.KIND,
     "pqn": pqn.KIND,
+    "drqn-lambda": drqn_lambda.KIND,
     "sac-lambda": sac_lambda.KIND,
     "td3-lambda": td3_lambda.KIND,
     "ddpg-lambda": ddpg_lambda.KIND,

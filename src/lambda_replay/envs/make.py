@@ -9,6 +9,7 @@ from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
+from lambda_replay.envs.observe import Observe
 from lambda_replay.errors import ConfigError
 from lambda_replay.extras import needed_for
 
@@ -21,6 +22,8 @@ def make_environment(config: RunConfig, given: Any = None) -> Environment:
     ``given`` is a ``gymnasium.Env``, or a function that returns one, for a name that begins with ``object/``.
     """
     environment = make_bare_environment(config, given)
+    if config.observe:
+        environment = Observe(environment, config.observe)
     return Flicker(environment, config.flicker) if config.flicker > 0 else environment
 
 

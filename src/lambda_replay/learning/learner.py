@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,21 +16,38 @@ from lambda_replay.learning.fused_adam import Adam
 from lambda_replay.learning.training_summary import NORM_EVERY, TrainingSummary, summarise
 from lambda_replay.replay.data import Minibatch
 
+Samples = tuple[Any, Tensor, Tensor]  # what the module takes for n Q-values, actions [n, 1] and returns [n]
 Backward = Callable[[Tensor], Sequence[Tensor]]  # gradient of Q-values [B, A] -> gradient of each parameter
+
+
+def samples(network: QNetwork, batch: Minibatch) -> Samples:
+    """A minibatch of states [B, F, *observation] on the network's device."""
+    actions = batch.actions.astype(np.int64)[:, None]
+    return network.tensor(batch.states), network.tensor(actions), network.tensor(batch.returns)
 
 
 class Learner:
     """Minimises [R − Q(s, a; θ)]² (or its Huber version) over minibatches."""
 
-    def __init__(self, network: QNetwork, config: OptimizerConfig, seed: int = 0) -> None:
-        """``seed`` is for a network that draws random numbers while training, such as one with dropout."""
-        self._network, self._config, self._seed = network, config, seed
+    def __init__(
+        self,
+        network: QNetwork,
+        config: OptimizerConfig,
+        seed: int = 0,
+        *,
+        samples_of: Callable[[QNetwork, Any], Samples] = samples,
+    ) -> None:
+        """``seed`` is for a network that draws random numbers while training, such as one with dropout.
+
+        ``samples_of`` moves a minibatch to the network's device; a network that remembers needs more than states.
+        """
+        self._network, self._config, self._seed, self._samples_of = network, config, seed, samples_of
         self._parameters = list(network.module.parameters())
         self._adam = Adam(self._parameters, config)
         self._norms: list[Tensor] = []
 
     @torch.no_grad()
-    def train(self, minibatches: Iterable[Minibatch], first: int = 0, progress: float = 0.0) -> TrainingSummary:
+    def train(self, minibatches: Iterable[Any], first: int = 0, progress: float = 0.0) -> TrainingSummary:
         """One gradient step per minibatch.
 
         ``first`` is the number of the first one in its window, ``progress`` the share of the run that is done.
@@ -39,20 +57,23 @@ class Learner:
         torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
         try:
             with self._network.training(self._seed + self._adam.num_steps):
-                updates = [self._update(*self._tensors(batch), n) for n, batch in enumerate(minibatches, first)]
+                updates = [
+                    self._update(*self._samples_of(self._network, batch), n)
+                    for n, batch in enumerate(minibatches, first)
+                ]
         finally:
             torch.set_flush_denormal(False)
-        errors, values = (torch.stack(many).cpu().numpy() for many in zip(*updates, strict=True))  # [updates, B] each
+        errors, values = (torch.cat(many).cpu().numpy() for many in zip(*updates, strict=True))  # [samples] each
         return summarise(errors, values, self._norms, is_huber=self._config.loss == "huber")
 
     def _learning_rate(self, progress: float) -> float:
         start, end = self._config.learning_rate, self._config.final_learning_rate
         return start if end is None else start + (end - start) * progress
 
-    def _update(self, states: Tensor, actions: Tensor, returns: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Take one gradient step; return the errors R − Q(s, a) and the values Q(s, a) before it, [B] each."""
-        q_values, backward = self._forward(states)  # [B, A]
-        values = q_values.gather(1, actions)[:, 0]  # [B]
+    def _update(self, states: Any, actions: Tensor, returns: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """Take one gradient step; return the errors R − Q(s, a) and the values Q(s, a) before it, [n] each."""
+        q_values, backward = self._forward(states)  # [n, A]
+        values = q_values.gather(1, actions)[:, 0]  # [n]
         assert values.shape == returns.shape
         errors = returns - values
         slopes = 2 * errors if self._config.loss == "squared" else errors.clamp(-1, 1)
@@ -68,7 +89,7 @@ class Learner:
         self._adam.step(gradients)
         return errors, values
 
-    def _forward(self, states: Tensor) -> tuple[Tensor, Backward]:
+    def _forward(self, states: Any) -> tuple[Tensor, Backward]:
         """Q-values, and a function from their gradient to the parameters': the network's own, or autograd's."""
         fast = self._network.fast
         if fast is not None:
@@ -90,9 +111,3 @@ class Learner:
 
     def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
         self._adam.set_state(state)
-
-    def _tensors(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
-        """States [B, F, *observation], actions [B, 1] and returns [B]."""
-        actions = batch.actions.astype(np.int64)[:, None]
-        network = self._network
-        return network.tensor(batch.states), network.tensor(actions), network.tensor(batch.returns)

@@ -25,7 +25,7 @@ class TrainingSummary(NamedTuple):
 
 @np.errstate(over="ignore", invalid="ignore")  # an overflow is reported
 def summarise(errors: Floats, values: Floats, norms: list[Tensor], *, is_huber: bool) -> TrainingSummary:
-    """The summary of errors and values [updates, B]; raises DivergenceError if they are not finite."""
+    """The summary of errors and values of any shape; raises DivergenceError if they are not finite."""
     sizes = np.abs(errors)
     losses = np.where(sizes < 1, errors**2 / 2, sizes - 0.5) if is_huber else errors**2
     norm = float(torch.stack(norms).mean()) if norms else 0.0

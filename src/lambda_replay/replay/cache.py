@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,14 +98,15 @@ class Cache:
         rows = np.flatnonzero(self.is_transition)
         if len(rows) == 0:
             raise ConfigError("the cache holds no transition; store some in the memory before a refresh.")
-        if sampling not in _DRAWS:
-            raise ConfigError(f"sampling is {sampling!r}; choose one of {', '.join(_DRAWS)}.")
         probabilities = prioritized(self.td_errors[rows], priority, priority_quantile)
-        drawn = _DRAWS[sampling](probabilities, updates * batch_size, rng)
-        return rows[drawn].reshape(updates, batch_size)
+        return rows[draw(probabilities, (updates, batch_size), sampling, rng=rng)]
 
     def minibatch(self, rows: Integers) -> Minibatch:
-        """The rows with their states gathered from memory, as long as it still holds them."""
+        """The rows with their states gathered from memory."""
+        return Minibatch(self.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
+
+    def states(self, slots: Integers) -> NDArray[Any]:
+        """States [n, F, *observation] of slots [n] of the blocks, as long as the memory still holds them."""
         written = self._memory.written
         for stream, last in self._lifetimes.items():
             if written[stream] > last:
@@ -112,7 +115,7 @@ class Cache:
                     "state that the cache reads; refresh again, or set refresh's reserve to the number of slots that "
                     "each stream writes between refreshes."
                 )
-        return Minibatch(self._memory.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
+        return self._memory.states(slots)
 
 
 def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> NDArray[np.float64]:
@@ -138,6 +141,15 @@ def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> ND
     missing = np.clip((1 - quantile) * len(errors) - num_above, 0, num_tied)
     members = is_above + is_tied * (missing / max(1, num_tied))  # [n]  m
     return (1 - priority) / len(errors) + priority * members / members.sum()
+
+
+def draw(
+    probabilities: NDArray[np.float64], shape: tuple[int, int], sampling: Sampling, *, rng: np.random.Generator
+) -> Integers:
+    """Indices [*shape] drawn with these probabilities [n]."""
+    if sampling not in _DRAWS:
+        raise ConfigError(f"sampling is {sampling!r}; choose one of {', '.join(_DRAWS)}.")
+    return _DRAWS[sampling](probabilities, math.prod(shape), rng).reshape(shape)
 
 
 def draw_independent(probabilities: NDArray[np.float64], count: int, rng: np.random.Generator) -> Integers:

@@ -43,6 +43,18 @@ class Transitions(NamedTuple):
     columns: Mapping[str, NDArray[Any]]  # a slot's additional values, by name
 
 
+class Before(NamedTuple):
+    """What came just before some states, for networks that remember; any shape."""
+
+    is_start: Booleans  # whether the state begins its episode: nothing came before it
+    actions: Integers  # a_{t−1}; 0 at a start
+    rewards: Floats  # r_{t−1}; 0 at a start
+
+    def at(self, index: Any) -> Before:
+        """The part that an index selects of each array."""
+        return Before(self.is_start[index], self.actions[index], self.rewards[index])
+
+
 class Evaluation(Protocol):
     """What estimators can read about K blocks of L steps: the steps themselves, and a critic's values for them.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lambda_replay.errors import ConfigError
-from lambda_replay.replay.data import Integers, Transitions
+from lambda_replay.replay.data import Before, Integers, Transitions
 from lambda_replay.replay.ring import Ring, count_steps
 from lambda_replay.replay.saved_memory import Settings, read_memory, write_memory
 from lambda_replay.replay.storable import check_sizes, shown, storable_array, storable_columns, storable_step
@@ -230,6 +230,13 @@ class ReplayMemory:
         numbers = np.array([start[-1] for start in starts])[:, None] + np.arange(length + 1)  # [streams, L+1]
         slots: Integers = self.ring.slot(np.arange(self.num_streams)[:, None], numbers)
         return slots
+
+    def before_newest(self) -> Before:
+        """What led to each stream's newest observation [streams]; the slot before an episode's first is not a step."""
+        slots = self.ring.before(self.newest_slots(), np.ones(1, dtype=np.int64))[:, 0]
+        has_before = self.is_step[slots] & (np.array(self._written) > 1)
+        actions, rewards = self.actions[slots], self.rewards[slots]
+        return Before(~has_before, np.where(has_before, actions, 0), np.where(has_before, rewards, np.float32(0)))
 
     def newest_steps(self, count: int) -> Integers:
         """Slots [streams, L+1] of each stream's last ``count`` steps, in order, with the slots that close episodes.

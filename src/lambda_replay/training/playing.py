@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lambda_replay.agents.protocol import Policy
+from lambda_replay.agents.protocol import Policy, following
 from lambda_replay.envs import Environment, Step
 from lambda_replay.errors import EnvironmentFault
 from lambda_replay.replay.memory import ReplayMemory
@@ -58,6 +58,7 @@ def play(
     """
     rng = np.random.default_rng(seed)
     memory = make_memory(environment, history + 1, history)
+    policy = following(policy, memory)
     score, length, ended = 0.0, 0, ""
     with faults_told(lambda: f"at step {length:,} of the game with seed {seed}"):
         memory.begin(environment.reset(seed))
@@ -80,6 +81,7 @@ def play_block(
 ) -> ReplayMemory:
     """A memory with one block of ``length`` steps, from as many games as that takes."""
     memory = make_memory(environment, length + history + 1, history)
+    policy = following(policy, memory)
     memory.begin(environment.reset(int(rng.integers(LARGEST_SEED))))
     while memory.written[0] < length + 1:
         if play_step(environment, policy, memory, epsilon, rng).game_over:
@@ -97,7 +99,7 @@ def make_memory(environment: Environment, capacity: int, history: int) -> Replay
 def play_step(
     environment: Environment, policy: Policy, memory: ReplayMemory, epsilon: float, rng: np.random.Generator
 ) -> Step:
-    """One step of a policy from the memory's newest state."""
+    """One step of a policy, which follows the memory, from its newest state."""
     actions, probs = policy.act(memory.newest_states(), epsilon, rng)
     action = actions[0].tolist()
     step = environment.step(action)

@@ -13,6 +13,7 @@ from lambda_replay.agents.ddpg_lambda import DDPGLambdaConfig
 from lambda_replay.agents.deterministic import NoiseConfig
 from lambda_replay.agents.dqn import DQNConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.agents.drqn_lambda import DRQNLambdaConfig, RecurrenceConfig
 from lambda_replay.agents.pqn import PQNConfig, RolloutConfig
 from lambda_replay.agents.sac_lambda import SACLambdaConfig
 from lambda_replay.agents.table import agent_kind
@@ -126,7 +127,18 @@ PRESETS = {
                 exploration=ExplorationConfig(start=1.0, end=0.001, steps=200_000),
                 learning_rate=2.5e-4,
                 final_learning_rate=None,
-            )
+            ),
+            "drqn-lambda": Choice(
+                DRQNLambdaConfig(
+                    cache=CacheConfig(size=8_000, block_length=40, refresh_every=2_000, updates=125),
+                    recurrence=RecurrenceConfig(units=256, hidden=256, burn_in=10, sequence_length=20),
+                    exploration=ExplorationConfig(start=1.0, end=0.02, steps=100_000),
+                    optimizer=OptimizerConfig(batch_size=16, learning_rate=2.5e-4, epsilon=1e-5, loss="huber"),
+                    network=NetworkConfig(width=0.5, layer_norm=True),
+                ),
+                "peng:0.8",
+                {"memory": MemoryConfig(capacity=200_000, start=10_000, history=1)},
+            ),
         },
     ),
     "mini": _preset(
@@ -154,7 +166,16 @@ PRESETS = {
                 exploration=ExplorationConfig(start=1.0, end=0.05, steps=100_000),
                 learning_rate=5e-4,
                 final_learning_rate=0.0,
-            )
+            ),
+            "drqn-lambda": Choice(
+                DRQNLambdaConfig(
+                    cache=CacheConfig(size=8_000, block_length=40, refresh_every=1_000, updates=100),
+                    recurrence=RecurrenceConfig(units=128, burn_in=10, sequence_length=20),
+                    exploration=ExplorationConfig(start=1.0, end=0.1, steps=100_000),
+                    optimizer=OptimizerConfig(batch_size=16, learning_rate=1e-3, epsilon=1e-4),
+                ),
+                "peng:0.75",
+            ),
         },
     ),
     "classic": _preset(
@@ -179,7 +200,18 @@ PRESETS = {
                 exploration=ExplorationConfig(start=1.0, end=0.2, steps=10_000),
                 learning_rate=1e-4,
                 final_learning_rate=0.0,
-            )
+            ),
+            "drqn-lambda": Choice(
+                DRQNLambdaConfig(
+                    cache=CacheConfig(size=2_400, block_length=30, refresh_every=200, updates=25),
+                    recurrence=RecurrenceConfig(units=64, burn_in=10),
+                    exploration=ExplorationConfig(start=1.0, end=0.05, steps=10_000),
+                    optimizer=OptimizerConfig(learning_rate=1e-3, final_learning_rate=1e-4, epsilon=1e-5, loss="huber"),
+                    network=NetworkConfig(hidden=(128,)),
+                ),
+                "peng:0.8",
+                {"steps": 100_000},
+            ),
         },
     ),
     "continuous": Preset(
