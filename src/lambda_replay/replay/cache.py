@@ -12,6 +12,7 @@ from lambda_replay.replay.critic import CHUNK_SIZE, Critic, Promoted, QFunction,
 from lambda_replay.replay.data import Booleans, Evaluation, Explanation, Floats, Integers, Minibatch, as_floats
 from lambda_replay.replay.diagnostics import Metrics, describe_refresh
 from lambda_replay.replay.estimators import Estimator, explain
+from lambda_replay.replay.goals import Relabelled
 from lambda_replay.replay.memory import ReplayMemory
 
 
@@ -40,7 +41,7 @@ class Cache:
             returns = returns.min(axis=tuple(range(returns.ndim - 2)))
         if values.ndim > 2:
             values = values.mean(axis=tuple(range(values.ndim - 2)))
-        self._memory, self._lifetimes = blocks.memory, blocks.lifetimes
+        self._memory, self._lifetimes, self._relabelled = blocks.memory, blocks.lifetimes, _kept_goals(blocks)
         self.slots = blocks.slots[:, :length].reshape(-1)  # [S]
         actions = blocks.transitions.actions[:, :length]
         self.actions = actions.reshape(-1, *actions.shape[2:])  # [S] or [S, D]
@@ -62,7 +63,8 @@ class Cache:
     @property
     def nbytes(self) -> int:
         held = (self.slots, self.actions, self.returns, self.td_errors, self.is_transition)
-        return sum(array.nbytes for array in held)
+        goals_bytes = 0 if self._relabelled is None else self._relabelled.goals.nbytes
+        return sum(array.nbytes for array in held) + goals_bytes
 
     def minibatches(
         self,
@@ -105,7 +107,20 @@ class Cache:
                     "state that the cache reads; refresh again, or set refresh's reserve to the number of slots that "
                     "each stream writes between refreshes."
                 )
-        return Minibatch(self._memory.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
+        slots = self.slots[rows]
+        states = self._memory.states(slots)
+        if self._relabelled is not None:
+            states = self._relabelled.show(states, rows, self._memory.frames[slots])
+        return Minibatch(states, self.actions[rows], self.returns[rows], rows)
+
+
+def _kept_goals(blocks: Promoted) -> Relabelled | None:
+    """The goals of relabelled blocks by the cache's rows, which leave out each block's last slot and its tail."""
+    if blocks.relabelled is None:
+        return None
+    goals = blocks.relabelled.goals  # [n·(L+1), G]
+    by_block = goals.reshape(-1, blocks.slots.shape[1], goals.shape[-1])
+    return blocks.relabelled._replace(goals=by_block[:, : blocks.length].reshape(-1, goals.shape[-1]))
 
 
 def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lambda_replay.errors import ConfigError, diverged
 from lambda_replay.replay.data import Block, Booleans, Evaluation, Floats, Integers, Transitions, as_floats
+from lambda_replay.replay.goals import Relabelled
 from lambda_replay.replay.memory import ReplayMemory
 
 CHUNK_SIZE = 1024  # states per call of a Q-function
@@ -28,6 +29,15 @@ class Promoted(NamedTuple):
     lifetimes: dict[int, int]  # per stream: how many slots it may have written while all these states are still stored
     discount: float
     length: int  # steps kept of each block; a tail beyond them is computed and discarded
+    relabelled: Relabelled | None = None  # goals that the first of the K·(L+1) states show in place of their own
+
+    def states(self, rows: slice) -> NDArray[Any]:
+        """States [n, F, *observation] of some of the K·(L+1) slots, as a critic must see them."""
+        slots = self.slots.reshape(-1)[rows]
+        states = self.memory.states(slots)
+        if self.relabelled is None:
+            return states
+        return self.relabelled.show(states, np.arange(self.slots.size)[rows], self.memory.frames[slots])
 
     @property
     def rewards(self) -> Floats:  # [K, L]
@@ -99,15 +109,15 @@ class QCritic:
     chunk_size: int = CHUNK_SIZE  # states per call
 
     def evaluate(self, blocks: Promoted) -> Block:
-        flat = blocks.slots.reshape(-1)
-        starts = range(0, len(flat), self.chunk_size)
-        chunks = [self.q_function(blocks.memory.states(flat[start : start + self.chunk_size])) for start in starts]
+        num_states = blocks.slots.size
+        starts = range(0, num_states, self.chunk_size)
+        chunks = [self.q_function(blocks.states(slice(start, start + self.chunk_size))) for start in starts]
         q_values = as_floats("the Q-function's result", np.concatenate(chunks))
         actions, _, behaviour_probs, _, is_step, _ = blocks.transitions  # [K, L+1] each
         highest = int(actions.max())
-        if q_values.ndim != 2 or len(q_values) != len(flat) or q_values.shape[1] <= highest:
+        if q_values.ndim != 2 or len(q_values) != num_states or q_values.shape[1] <= highest:
             raise ConfigError(
-                f"the Q-function returned shape {q_values.shape} for {len(flat)} states and actions up to {highest}; "
+                f"the Q-function returned shape {q_values.shape} for {num_states} states and actions up to {highest}; "
                 "it must return one row per state and one column per action."
             )
         if not np.isfinite(q_values).all():
