@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import gymnasium
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from lambda_replay.envs.actions import action_form
 from lambda_replay.envs.faults import FaultGuard, first_line
+from lambda_replay.envs.goals import GoalJudge, has_goals, told_success
 from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.envs.names import check_family, check_spelling, unknown
 from lambda_replay.envs.spaces import stored_form, stored_observation
@@ -47,6 +49,7 @@ class GymnasiumEnvironment:
             try:
                 self._observation_space = self._env.observation_space  # a lookup through every wrapper, done once
                 self._convert, self._spec = _read_spaces(env_id, self._env)
+                self._judge = self._make_judge() if has_goals(self._env) else None
             except ConfigError:
                 self._env.close()
                 raise
@@ -75,7 +78,7 @@ class GymnasiumEnvironment:
             result: Any = self._env.step(converted)
             if not (isinstance(result, tuple) and len(result) == 5):
                 raise self._fault(f"{_count(result)} from step", f"fix the environment: {STEP}")
-            observation, reward, terminated, truncated, _ = result
+            observation, reward, terminated, truncated, info = result
             number = self._number(reward)
             return Step(
                 observation=self._stored(observation),
@@ -84,6 +87,7 @@ class GymnasiumEnvironment:
                 truncated=bool(truncated),
                 game_over=bool(terminated or truncated),
                 score=number,
+                is_success=told_success(info),
             )
 
     def render(self) -> NDArray[np.uint8]:
@@ -104,6 +108,14 @@ class GymnasiumEnvironment:
     def close(self) -> None:
         with self._guard:
             self._env.close()
+        if self._judge is not None:
+            self._judge.close()
+
+    def _make_judge(self) -> GoalJudge:
+        """Who can tell what steps earn under other goals; the spec then says where observations hold goals."""
+        judge = GoalJudge(self._env_id, self._observation_space, lambda: _make(self._env_id, self._arguments))
+        self._spec = replace(self._spec, goals=judge.goals)
+        return judge
 
     def _rebuild_with_pictures(self) -> None:
         """Replace the environment with one that renders, brought to the same state by the same seed and actions.
@@ -160,6 +172,9 @@ def _make(env_id: str, arguments: Mapping[str, Any]) -> GymnasiumEnv:
             raise not_installed(package, env_id) from error
         raise ConfigError(f"{env_id} could not be created: {first_line(error)}") from error
     except ImportError as error:
+        package = missing_package(error)
+        if package is not None:
+            raise not_installed(package, env_id) from error
         if error.name is not None and not isinstance(error, ModuleNotFoundError):
             raise  # the package is installed, but something in it is missing
         raise ConfigError(f"{env_id} needs a package that is missing ({first_line(error)}); install it.") from error

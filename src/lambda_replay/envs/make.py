@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from lambda_replay.config import RunConfig
 from lambda_replay.envs.atari import Atari
+from lambda_replay.envs.bitflip import BitFlip
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
+from lambda_replay.errors import ConfigError
 from lambda_replay.extras import needed_for
 
 
@@ -22,7 +24,11 @@ def _make_bare(config: RunConfig) -> Environment:
         return Atari(game, config.atari)
     if config.minatar is not None:
         return MinAtar(game, config.minatar)
-    # Imported here because importing Gymnasium takes a third of a second, and the two families above do not need it.
+    if config.env.startswith("goals/"):
+        if config.env_args:
+            raise ConfigError(f"env_args are for Gymnasium environments, but this is {config.env}; leave them out.")
+        return BitFlip(game)
+    # Imported here because importing Gymnasium takes a third of a second, and the families above do not need it.
     with needed_for(config.env):
         from lambda_replay.envs.gymnasium import GymnasiumEnvironment
     return GymnasiumEnvironment(config.env, config.env_arguments)
