@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import goal_tasks  # noqa: F401  registers environments
@@ -157,3 +159,18 @@ def test_what_an_info_says_about_success(info: Any, told: bool | None) -> None:
 def test_robotics_are_named_with_their_package() -> None:
     with pytest.raises(ConfigError, match="write gymnasium_robotics:FetchReach-v4"):
         make_environment(make_config("FetchReach-v4"))
+
+
+def test_the_example_of_the_docs_has_goals() -> None:
+    page = Path(__file__).resolve().parents[1] / "docs" / "goals.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(example, str(page), "exec"), {})
+    environment = GymnasiumEnvironment("Street-v0")
+    goals = environment.spec.goals
+    assert goals is not None
+    environment.reset(0)
+    step = environment.step(1)
+    seen = step.observation[None]
+    assert goals.outcomes(seen[:, goals.achieved], seen[:, goals.desired]).rewards[0] == step.reward
+    many = np.arange(4, dtype=np.float32)[:, None]
+    assert goals.outcomes(many, many[::-1].copy()).rewards.tolist() == [-1] * 4

@@ -265,7 +265,7 @@ def test_states_that_show_their_own_goals_are_unchanged() -> None:
     assert (states[0, :2] == 0).all()  # frames before the first stay zero
 
 
-def test_a_cache_counts_its_goals() -> None:
+def test_a_cache_counts_its_goals_and_describes_their_returns() -> None:
     diary = play("...T" * 5, capacity=40, history=1, num_streams=1)
     rng = np.random.default_rng(0)
     blocks = lr.promote(diary.memory, discount=0.9, size=20, block_length=4, rng=rng)
@@ -275,3 +275,7 @@ def test_a_cache_counts_its_goals() -> None:
         relabel(blocks, make_goals(), share=0.6, strategy="final", rng=rng), lr.QCritic(q_function), estimator
     )
     assert other.nbytes == plain.nbytes + 3 * 4 * 4  # three blocks of four goals, a float32 each
+    drawn = other.is_transition
+    assert other.metrics["relabelled_share"] == drawn[:12].sum() / drawn.sum()
+    assert other.metrics["relabelled_return_mean"] == pytest.approx(other.returns[:12][drawn[:12]].mean())
+    assert "relabelled_share" not in plain.metrics

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.critic import CHUNK_SIZE, Critic, Promoted, QFunction, as_critic, promote
 from lambda_replay.replay.data import Booleans, Evaluation, Explanation, Floats, Integers, Minibatch, as_floats
-from lambda_replay.replay.diagnostics import Metrics, describe_refresh
+from lambda_replay.replay.diagnostics import Metrics, describe_refresh, describe_relabelled
 from lambda_replay.replay.estimators import Estimator, explain
 from lambda_replay.replay.goals import Relabelled
 from lambda_replay.replay.memory import ReplayMemory
@@ -59,6 +59,8 @@ class Cache:
             )
         drawn = self.is_transition
         self.metrics: Metrics = describe_refresh(self.returns[drawn], self.td_errors[drawn], evaluation, explanation)
+        if self._relabelled is not None:
+            self.metrics |= describe_relabelled(self.returns, drawn, len(self._relabelled.goals))
 
     @property
     def nbytes(self) -> int:
