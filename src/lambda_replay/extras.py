@@ -28,6 +28,7 @@ EXTRAS = {
     "classic": ("pygame",),
     "box2d": ("Box2D",),
     "mujoco": ("mujoco",),
+    "robotics": ("gymnasium_robotics",),
     "report": ("PIL", "imageio", "imageio_ffmpeg", "jinja2", "matplotlib", "scipy"),
     "tensorboard": ("tensorboard",),
     "ray": ("ray",),

@@ -9,7 +9,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.agents.cached import promote_due
+from lambda_replay.agents.cached import Promote, promote_due
 from lambda_replay.agents.continuous import describe_critics, describe_training, random_actions
 from lambda_replay.agents.protocol import Acted, KeepsGoing, Tensors, Work
 from lambda_replay.agents.schedules import LinearRamp
@@ -73,8 +73,9 @@ class CachedActorCritic:
         estimator: Estimator,
         memory: ReplayMemory,
         streams: RandomStreams,
+        promote: Promote = promote_due,
     ) -> None:
-        self._run, self._cache, self._batch_size = run, cache, batch_size
+        self._run, self._cache, self._batch_size, self._promote = run, cache, batch_size, promote
         self._method, self._estimator, self._memory, self._streams = method, estimator, memory, streams
         # Networks that train alongside acting must not be those that act.
         self._acting = method.networks if cache.schedule == "burst" else method.networks.copy()
@@ -93,7 +94,7 @@ class CachedActorCritic:
         """If a refresh is due, promote random blocks of the memory."""
         if not self._run.is_boundary(step):
             return None
-        blocks = promote_due(self._run, self._cache, self._memory, self._streams.blocks)
+        blocks = self._promote(self._run, self._cache, self._memory, self._streams.blocks)
         priority = self._priority(step)
         looks = is_look_due(step - self._run.memory.start, self._cache.refresh_every)
         return Work(lambda keeps_going: self._train(blocks, priority, keeps_going, looks=looks), self._adopt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from lambda_replay.replay.dynamic_lambda import Median
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.memory import ReplayMemory
 
+# The blocks of a refresh, with the run's settings and those of its cache.
+Promote = Callable[[RunConfig, CacheConfig, ReplayMemory, np.random.Generator], Promoted]
 FLOAT_BYTES = 4
 CACHE_ROW_BYTES = 8 + 4 + 4 + 4 + 1  # slot, action, return, TD error, whether it is a transition
 DRAWN_ROW_BYTES = 4 * 8  # a random number, its product, the place found, the row

@@ -139,12 +139,11 @@ def over_chunks(
     blocks: Promoted, networks: ActorCritic, evaluate: Callable[[Tensor, slice], Sequence[Tensor]]
 ) -> list[Floats]:
     """The results [..., K, L+1] of a function of states [n, inputs] and of their place among all the blocks' states."""
-    slots = blocks.slots.reshape(-1)
     chunks = []
     with torch.inference_mode():
-        for start in range(0, len(slots), networks.chunk_size):
+        for start in range(0, blocks.slots.size, networks.chunk_size):
             rows = slice(start, start + networks.chunk_size)
-            chunks.append(evaluate(networks.states(blocks.memory.states(slots[rows])), rows))
+            chunks.append(evaluate(networks.states(blocks.states(rows)), rows))
     results = [torch.cat(parts, dim=-1).cpu().numpy() for parts in zip(*chunks, strict=True)]
     if not all(np.isfinite(result).all() for result in results):
         raise diverged("the Q-values are")

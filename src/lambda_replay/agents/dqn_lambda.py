@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lambda_replay.agents.cached import cache_needs, check_room_for_blocks, promote_due, shortest_start, shrink_cache
+from lambda_replay.agents.cached import (
+    Promote,
+    cache_needs,
+    check_room_for_blocks,
+    promote_due,
+    shortest_start,
+    shrink_cache,
+)
 from lambda_replay.agents.epsilon_greedy import EpsilonGreedy
 from lambda_replay.agents.protocol import Acted, KeepsGoing, Tensors, Work
 from lambda_replay.agents.q_learning import make_q_network, q_learning_kind
@@ -67,8 +74,9 @@ class DQNLambda:
         spec: EnvironmentSpec,
         streams: RandomStreams,
         seed: int,
+        promote: Promote = promote_due,
     ) -> None:
-        self._run, self._config, self._memory = run, config, memory
+        self._run, self._config, self._memory, self._promote = run, config, memory, promote
         self._network, self._estimator, self._streams = network, estimator, streams
         self._learner = Learner(network, config.optimizer, seed)
         # A network that trains alongside acting must not be the one that acts.
@@ -89,7 +97,7 @@ class DQNLambda:
         if not self._run.is_boundary(step):
             return None
         cache = self._config.cache
-        blocks = promote_due(self._run, cache, self._memory, self._streams.blocks)
+        blocks = self._promote(self._run, cache, self._memory, self._streams.blocks)
         looks = is_look_due(step - self._run.memory.start, cache.refresh_every)
         return Work(lambda keeps_going: self._train(blocks, step, keeps_going, looks=looks), self._adopt)
 
@@ -141,13 +149,27 @@ class DQNLambda:
 
 
 def make(
-    run: RunConfig, spec: EnvironmentSpec, *, memory: ReplayMemory, streams: RandomStreams, module: nn.Module | None
+    run: RunConfig,
+    spec: EnvironmentSpec,
+    *,
+    memory: ReplayMemory,
+    streams: RandomStreams,
+    module: nn.Module | None,
+    promote: Promote = promote_due,
 ) -> DQNLambda:
     seed, config = streams.draw_init_seed(), run.algorithm
     assert isinstance(config, DQNLambdaConfig)
     network, estimator = make_q_network(run, spec, seed, module), parse_estimator(run.estimator)
     return DQNLambda(
-        run, config, memory=memory, network=network, estimator=estimator, spec=spec, streams=streams, seed=seed
+        run,
+        config,
+        memory=memory,
+        network=network,
+        estimator=estimator,
+        spec=spec,
+        streams=streams,
+        seed=seed,
+        promote=promote,
     )
 
 

@@ -144,13 +144,15 @@ class AgentKind:
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy]  # from saved weights
     # The same with the user's own network; None: it takes none.
     load_own: Callable[[RunConfig, EnvironmentSpec, Tensors, nn.Module], Policy] | None = None
-    actions: Literal["Discrete", "Box"] = "Discrete"  # the action spaces it can learn
+    actions: Literal["Discrete", "Box", "any"] = "Discrete"  # the action spaces it can learn
+    needs_goals: bool = False  # whether observations must hold goals
     # Rejects, before anything is written, what ``make`` or the first step would reject.
     check: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None] = lambda run, spec, module: None
     estimator: Callable[[RunConfig], Estimator] = lambda run: parse_estimator(run.estimator)
     threads: Callable[[RunConfig, EnvironmentSpec], int] = lambda run, spec: 1
     needs: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], AgentNeeds] = lambda run, spec, module: AgentNeeds()
-    final_epsilon: Callable[[RunConfig], float] = lambda run: 0.0  # share of random actions at the end of training
+    # Share of random actions at the end of training.
+    final_epsilon: Callable[[RunConfig, EnvironmentSpec], float] = lambda run, spec: 0.0
     shortest_start: Callable[[RunConfig], int] = lambda run: run.memory.history  # steps per stream before learning
     # 1/``share`` of a boundary's learning, with no other boundary within ``steps``, and no risk of divergence.
     probe: Callable[[RunConfig, int, int], Probe] = lambda run, steps, share: Probe(run.algorithm)

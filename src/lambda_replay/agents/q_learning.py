@@ -161,7 +161,7 @@ def q_learning_kind(
         estimator=estimator,
         threads=suitable_threads,
         needs=all_needs,
-        final_epsilon=lambda run: q_config(run).exploration.end,
+        final_epsilon=lambda run, spec: q_config(run).exploration.end,
         shortest_start=shortest_start,
         probe=probe,
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.agents.actor_critic import CachedActorCritic
-from lambda_replay.agents.cached import check_room_for_blocks
+from lambda_replay.agents.cached import Promote, check_room_for_blocks, promote_due
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Minimum,
@@ -198,7 +198,13 @@ class SoftPolicy:
 
 
 def make(
-    run: RunConfig, spec: EnvironmentSpec, *, memory: ReplayMemory, streams: RandomStreams, module: nn.Module | None
+    run: RunConfig,
+    spec: EnvironmentSpec,
+    *,
+    memory: ReplayMemory,
+    streams: RandomStreams,
+    module: nn.Module | None,
+    promote: Promote = promote_due,
 ) -> CachedActorCritic:
     config, networks = run.algorithm, make_networks(run, spec, SHAPE, streams.draw_init_seed())
     assert isinstance(config, SACLambdaConfig)
@@ -210,6 +216,7 @@ def make(
         estimator=parse_value_estimator(run, has_densities=True),
         memory=memory,
         streams=streams,
+        promote=promote,
     )
 
 

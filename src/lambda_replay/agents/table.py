@@ -5,7 +5,7 @@ A new agent needs a file with its config and its class, a line here, and a prese
 
 from __future__ import annotations
 
-from lambda_replay.agents import ddpg_lambda, dqn, dqn_lambda, drqn_lambda, pqn, sac_lambda, td3_lambda
+from lambda_replay.agents import ddpg_lambda, dqn, dqn_lambda, drqn_lambda, pqn, sac_lambda, td3_lambda, uvfa_lambda
 from lambda_replay.agents.protocol import AgentKind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
@@ -19,6 +19,7 @@ AGENTS: dict[str, AgentKind] = {
     "sac-lambda": sac_lambda.KIND,
     "td3-lambda": td3_lambda.KIND,
     "ddpg-lambda": ddpg_lambda.KIND,
+    "uvfa-lambda": uvfa_lambda.KIND,
 }
 
 
@@ -30,14 +31,22 @@ def agent_kind(name: str) -> AgentKind:
 
 
 def agents_for(spec: EnvironmentSpec) -> list[str]:
-    """The agents that fit an environment's actions."""
-    actions = "Box" if spec.is_continuous else "Discrete"
-    return [name for name, kind in AGENTS.items() if kind.actions == actions]
+    """The agents that fit an environment's actions; those for its goals, if it has some, come first."""
+    actions, has_goals = "Box" if spec.is_continuous else "Discrete", spec.goals is not None
+    fitting = [name for name, kind in AGENTS.items() if kind.actions in (actions, "any")]
+    for_goals = [name for name in fitting if AGENTS[name].needs_goals and has_goals]
+    return [*for_goals, *(name for name in fitting if not AGENTS[name].needs_goals)]
 
 
 def check_actions(run: RunConfig, spec: EnvironmentSpec) -> None:
-    """Reject an agent that does not fit the environment's actions."""
+    """Reject an agent that does not fit the environment's actions, or that needs goals where there are none."""
     fitting = agents_for(spec)
+    if agent_kind(run.agent).needs_goals and spec.goals is None:
+        raise ConfigError(
+            f"agent {run.agent} needs goals, but {run.env} has none (Dict observations with observation, achieved_goal "
+            f"and desired_goal, arrays of one shape, and compute_reward); choose one of {', '.join(fitting)}.",
+            "agent",
+        )
     if run.agent not in fitting:
         raise ConfigError(
             f"agent {run.agent} needs {agent_kind(run.agent).actions} actions, but {run.env} has "

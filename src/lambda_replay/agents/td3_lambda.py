@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from lambda_replay.agents.actor_critic import CachedActorCritic
-from lambda_replay.agents.cached import check_room_for_blocks
+from lambda_replay.agents.cached import Promote, check_room_for_blocks, promote_due
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Minimum,
@@ -85,7 +85,13 @@ def make_critic(config: TD3LambdaConfig, networks: ActorCritic, rng: np.random.G
 
 
 def make(
-    run: RunConfig, spec: EnvironmentSpec, *, memory: ReplayMemory, streams: RandomStreams, module: nn.Module | None
+    run: RunConfig,
+    spec: EnvironmentSpec,
+    *,
+    memory: ReplayMemory,
+    streams: RandomStreams,
+    module: nn.Module | None,
+    promote: Promote = promote_due,
 ) -> CachedActorCritic:
     config, networks = run.algorithm, make_networks(run, spec, SHAPE, streams.draw_init_seed())
     assert isinstance(config, TD3LambdaConfig)
@@ -104,6 +110,7 @@ def make(
         estimator=parse_value_estimator(run, has_densities=False),
         memory=memory,
         streams=streams,
+        promote=promote,
     )
 
 

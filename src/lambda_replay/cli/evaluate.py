@@ -67,6 +67,7 @@ def _summary(games: list[PlayedGame]) -> dict[str, object]:
         "score_median": statistics.median(scores),
         "score_min": min(scores),
         "score_max": max(scores),
+        "success_rate": _success_rate(games),
         "each": [game._asdict() for game in games],
     }
 
@@ -75,10 +76,18 @@ def _sentence(games: list[PlayedGame]) -> str:
     scores = [game.score for game in games]
     error = _standard_error(scores)
     spread = "" if error is None else f" ± {error:.3g} (standard error)"
+    rate = _success_rate(games)
     return (
         f"mean score of {len(games)} games: {statistics.fmean(scores):.4g}{spread}, "
         f"median {statistics.median(scores):.4g}, from {min(scores):.4g} to {max(scores):.4g}"
+        + ("" if rate is None else f"; {rate:.0%} reached the goal")
     )
+
+
+def _success_rate(games: list[PlayedGame]) -> float | None:
+    """The share of games whose last step reached the goal; None if the environment does not say."""
+    known = [game.is_success for game in games if game.is_success is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _num_stopped(games: list[PlayedGame]) -> int:

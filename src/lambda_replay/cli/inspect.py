@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,10 @@ from lambda_replay.analysis.inspection import draw_block
 from lambda_replay.cli.options import check_file, check_play_options, parse, split_path
 from lambda_replay.cli.train import title_of
 from lambda_replay.cli.trust import asking
-from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.critic import as_critic, promote_slots
+from lambda_replay.replay.data import Evaluation
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator
 from lambda_replay.rundir.directory import read_config
@@ -48,9 +48,7 @@ def run(arguments: list[str]) -> int:
         raise ConfigError("--estimators is empty; name one or more.")
     check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
-    saved = read_config(path)  # so that a missing run is reported first
-    if options.estimators == ESTIMATORS:
-        estimators = [estimator for estimator in estimators if _fits(saved, estimator)]
+    read_config(path)  # so that a missing run is reported first
     out = path / "inspect.png" if options.out is None else options.out
     check_file(out, ".png")
     trained = load_policy(path, asking(options.trust))
@@ -60,25 +58,26 @@ def run(arguments: list[str]) -> int:
         trained.policy,
         length=options.length,
         history=config.memory.history,
-        epsilon=agent_kind(config.agent).final_epsilon(config) if options.epsilon is None else options.epsilon,
+        epsilon=agent_kind(config.agent).final_epsilon(config, trained.environment.spec)
+        if options.epsilon is None
+        else options.epsilon,
         rng=make_streams(config.seed if options.seed is None else options.seed, num_envs=1).evaluate,
     )
     slots = np.arange(options.length + 1)[None]
     blocks = promote_slots(memory, slots, discount=config.discount, length=options.length)
     evaluation = as_critic(trained.policy.critic).evaluate(blocks)
+    if options.estimators == ESTIMATORS:
+        estimators = [estimator for estimator in estimators if _fits(evaluation, estimator)]
     when = "final weights" if trained.step is None else f"weights of step {trained.step:,}"
     draw_block(evaluation, estimators, out, f"{title_of(config)} · {when}")
     print(f"{out}: {options.length} steps under {', '.join(repr(estimator) for estimator in estimators)}")
     return 0
 
 
-def _fits(config: RunConfig, estimator: Estimator) -> bool:
-    """Whether the run's critic has what an estimator needs; a row of Q-values has it all."""
-    kind = agent_kind(config.agent)
-    if kind.actions == "Discrete":
-        return True
+def _fits(evaluation: Evaluation, estimator: Estimator) -> bool:
+    """Whether the run's critic knows what an estimator needs; a row of Q-values tells it all."""
     try:
-        kind.estimator(replace(config, estimator=repr(estimator)))
+        estimator(evaluation)
     except ConfigError:
         return False
     return True

@@ -72,7 +72,7 @@ class DescribeOptions(Generic[Config]):
     """Show the settings of a run and what it would need; describe --estimators lists the return estimators instead."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    preset: str | None = None  # paper, atari, mini, minatar, classic or continuous; by default the one that suits
+    preset: str | None = None  # paper, atari, mini, minatar, classic, continuous or goals; by default the suitable one
     json: bool = False  # one JSON object on standard output
 
 
@@ -81,7 +81,7 @@ class TrainOptions(Generic[Config]):
     """Train an agent; every setting of the run is an option."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    preset: str | None = None  # paper, atari, mini, minatar, classic or continuous; by default the one that suits
+    preset: str | None = None  # paper, atari, mini, minatar, classic, continuous or goals; by default the suitable one
     out: Path | None = None  # the run's directory; by default a new one under runs/
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
@@ -280,4 +280,5 @@ assert set(PRESETS) == {
     "minatar",
     "classic",
     "continuous",
+    "goals",
 }  # the help text of ``preset`` names them

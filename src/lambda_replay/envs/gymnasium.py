@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import gymnasium
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from lambda_replay.envs.actions import action_form
 from lambda_replay.envs.faults import FaultGuard, first_line
+from lambda_replay.envs.goals import GoalJudge, has_goals, told_success
 from lambda_replay.envs.interface import EnvironmentSpec, Observation, Step
 from lambda_replay.envs.names import check_family, check_spelling, unknown
 from lambda_replay.envs.spaces import stored_form, stored_observation
@@ -50,7 +52,8 @@ class GymnasiumEnvironment:
         names it in messages.
         """
         self._env_id, self._arguments = env_id, dict(arguments or {})
-        self._is_lent, self._is_given = isinstance(given, gymnasium.Env), given is not None
+        self._given, self._is_lent = given, isinstance(given, gymnasium.Env)
+        self._judge: GoalJudge | None = None
         self._guard = FaultGuard(env_id, wanted=f"{RESET}, and {STEP}")
         remedy = "fix the environment, or give it other env_args" if arguments else "fix the environment"
         with FaultGuard(env_id, remedy):
@@ -58,6 +61,7 @@ class GymnasiumEnvironment:
             try:
                 self._observation_space = self._env.observation_space  # a lookup through every wrapper, done once
                 self._convert, self._spec = _read_spaces(env_id, self._env)
+                self._judge = self._make_judge() if has_goals(self._env) else None
             except ConfigError:
                 self.close()
                 raise
@@ -86,7 +90,7 @@ class GymnasiumEnvironment:
             result: Any = self._env.step(converted)
             if not (isinstance(result, tuple) and len(result) == 5):
                 raise self._fault(f"{_count(result)} from step", f"fix the environment: {STEP}")
-            observation, reward, terminated, truncated, _ = result
+            observation, reward, terminated, truncated, info = result
             number = self._number(reward)
             return Step(
                 observation=self.stored(observation),
@@ -95,6 +99,7 @@ class GymnasiumEnvironment:
                 truncated=bool(truncated),
                 game_over=bool(terminated or truncated),
                 score=number,
+                is_success=told_success(info),
             )
 
     def render(self) -> NDArray[np.uint8]:
@@ -116,6 +121,8 @@ class GymnasiumEnvironment:
         if not self._is_lent:
             with self._guard:
                 self._env.close()
+        if self._judge is not None:
+            self._judge.close()
 
     def stored(self, observation: Any) -> Observation:
         """One of the environment's observations as the memory stores it."""
@@ -125,13 +132,29 @@ class GymnasiumEnvironment:
         """An action that ``spec.accepts`` as one of the environment's action space."""
         return self._convert(action)
 
+    def _make_judge(self) -> GoalJudge:
+        """Who can tell what steps earn under other goals; the spec then says where observations hold goals."""
+        judge = GoalJudge(self._env_id, self._observation_space, self._make_another)
+        self._spec = replace(self._spec, goals=judge.goals)
+        return judge
+
+    def _make_another(self) -> GymnasiumEnv:
+        """A second instance of this environment."""
+        if isinstance(self._given, gymnasium.Env):
+            raise ConfigError(
+                f"{self._env_id} is one environment, but choosing goals in hindsight needs a second one; "
+                "pass a function that returns it instead.",
+                "env",
+            )
+        return _make(self._env_id, self._arguments) if self._given is None else _take(self._env_id, self._given)
+
     def _rebuild_with_pictures(self) -> None:
         """Replace the environment with one that renders, brought to the same state by the same seed and actions.
 
         Gymnasium takes the render mode at construction, and some environments are slower or need more packages with
         one, so training never asks for it.
         """
-        if self._is_given:
+        if self._given is not None:
             raise ConfigError(
                 f"{self._env_id} was created without render_mode='rgb_array', so it can be played but not watched."
             )
@@ -190,6 +213,9 @@ def _make(env_id: str, arguments: Mapping[str, Any]) -> GymnasiumEnv:
             raise not_installed(package, env_id) from error
         raise ConfigError(f"{env_id} could not be created: {first_line(error)}") from error
     except ImportError as error:
+        package = missing_package(error)
+        if package is not None:
+            raise not_installed(package, env_id) from error
         if error.name is not None and not isinstance(error, ModuleNotFoundError):
             raise  # the package is installed, but something in it is missing
         raise ConfigError(f"{env_id} needs a package that is missing ({first_line(error)}); install it.") from error

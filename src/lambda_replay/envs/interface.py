@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.replay.goals import Goals
+
 Observation = NDArray[Any]
 
 
@@ -20,6 +22,7 @@ class EnvironmentSpec:
     num_actions: int  # 0: actions are vectors
     action_names: tuple[str, ...]  # or the range of each number of a vector, as the environment sees it
     action_shape: tuple[int, ...] = ()  # (D,) of a vector, whose numbers are from −1 to 1; () of an integer
+    goals: Goals | None = None  # of an environment whose observations hold them
 
     @property
     def has_pixels(self) -> bool:
@@ -45,6 +48,7 @@ class Step(NamedTuple):
     truncated: bool  # a time limit: the observation is still worth bootstrapping from
     game_over: bool  # the whole game ended; the environment must be reset before the next step
     score: float  # the unclipped reward, summed over a whole game for its score
+    is_success: bool | None = None  # whether the goal is reached; None: the environment does not say
 
 
 class Environment(Protocol):

@@ -6,6 +6,7 @@ from typing import Any
 
 from lambda_replay.config import RunConfig
 from lambda_replay.envs.atari import Atari
+from lambda_replay.envs.bitflip import BitFlip
 from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
@@ -40,7 +41,11 @@ def make_bare_environment(config: RunConfig, given: Any = None) -> Environment:
             "register it with Gymnasium (docs/environments.md) and train that.",
             "env",
         )
-    # Imported here because importing Gymnasium takes a third of a second, and the two families above do not need it.
+    if config.env.startswith("goals/"):
+        if config.env_args:
+            raise ConfigError(f"env_args are for Gymnasium environments, but this is {config.env}; leave them out.")
+        return BitFlip(game)
+    # Imported here because importing Gymnasium takes a third of a second, and the families above do not need it.
     with needed_for(config.env):
         from lambda_replay.envs.gymnasium import GymnasiumEnvironment
     return GymnasiumEnvironment(config.env, config.env_arguments, given=given)

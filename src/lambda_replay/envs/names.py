@@ -12,6 +12,7 @@ from lambda_replay.envs.minatar import GAMES
 from lambda_replay.errors import ConfigError
 
 ATARI_NAME = re.compile(r"(?:ALE/)?([A-Za-z0-9]+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+")
+ROBOTICS_NAME = re.compile(r"(?:Fetch|Hand|PointMaze|AntMaze|Adroit|FrankaKitchen).*-v\d+")
 MINATAR_NAME = re.compile(r"MinAtar/([A-Za-z0-9_]+)-v\d+")
 
 
@@ -59,9 +60,12 @@ def _game(pattern: re.Pattern[str], env_id: str, games: tuple[str, ...]) -> str 
 def unknown(env_id: str) -> ConfigError:
     """The error for a name that is not registered."""
     name = env_id.rpartition(":")[2]
+    if name == env_id and ROBOTICS_NAME.fullmatch(name):
+        return ConfigError(f"{name} is an environment of gymnasium-robotics; write gymnasium_robotics:{name}.")
     families = {
         "atari": "atari/pong",
         "minatar": "minatar/breakout",
+        "goals": "goals/bitflip-15",
         "ALE": "atari/pong",
         "MinAtar": "minatar/breakout",
     }

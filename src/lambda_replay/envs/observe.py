@@ -33,7 +33,7 @@ class Observe:
                 "observe",
             )
         self._environment, self._components = environment, list(components)
-        self._spec = replace(spec, observation_shape=(len(components),))
+        self._spec = replace(spec, observation_shape=(len(components),), goals=None)
 
     @property
     def spec(self) -> EnvironmentSpec:

@@ -13,8 +13,9 @@ from lambda_replay.config import Sampling
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.critic import CHUNK_SIZE, Critic, Promoted, QFunction, as_critic, promote
 from lambda_replay.replay.data import Booleans, Evaluation, Explanation, Floats, Integers, Minibatch, as_floats
-from lambda_replay.replay.diagnostics import Metrics, describe_refresh
+from lambda_replay.replay.diagnostics import Metrics, describe_refresh, describe_relabelled
 from lambda_replay.replay.estimators import Estimator, explain
+from lambda_replay.replay.goals import Relabelled
 from lambda_replay.replay.memory import ReplayMemory
 
 
@@ -43,7 +44,7 @@ class Cache:
             returns = returns.min(axis=tuple(range(returns.ndim - 2)))
         if values.ndim > 2:
             values = values.mean(axis=tuple(range(values.ndim - 2)))
-        self._memory, self._lifetimes = blocks.memory, blocks.lifetimes
+        self._memory, self._lifetimes, self._relabelled = blocks.memory, blocks.lifetimes, _kept_goals(blocks)
         self.slots = blocks.slots[:, :length].reshape(-1)  # [S]
         actions = blocks.transitions.actions[:, :length]
         self.actions = actions.reshape(-1, *actions.shape[2:])  # [S] or [S, D]
@@ -61,11 +62,14 @@ class Cache:
             )
         drawn = self.is_transition
         self.metrics: Metrics = describe_refresh(self.returns[drawn], self.td_errors[drawn], evaluation, explanation)
+        if self._relabelled is not None:
+            self.metrics |= describe_relabelled(self.returns, drawn, len(self._relabelled.goals))
 
     @property
     def nbytes(self) -> int:
         held = (self.slots, self.actions, self.returns, self.td_errors, self.is_transition)
-        return sum(array.nbytes for array in held)
+        goals_bytes = 0 if self._relabelled is None else self._relabelled.goals.nbytes
+        return sum(array.nbytes for array in held) + goals_bytes
 
     def minibatches(
         self,
@@ -103,7 +107,11 @@ class Cache:
 
     def minibatch(self, rows: Integers) -> Minibatch:
         """The rows with their states gathered from memory."""
-        return Minibatch(self.states(self.slots[rows]), self.actions[rows], self.returns[rows], rows)
+        slots = self.slots[rows]
+        states = self.states(slots)
+        if self._relabelled is not None:
+            states = self._relabelled.show(states, rows, self._memory.frames[slots])
+        return Minibatch(states, self.actions[rows], self.returns[rows], rows)
 
     def states(self, slots: Integers) -> NDArray[Any]:
         """States [n, F, *observation] of slots [n] of the blocks, as long as the memory still holds them."""
@@ -116,6 +124,15 @@ class Cache:
                     "each stream writes between refreshes."
                 )
         return self._memory.states(slots)
+
+
+def _kept_goals(blocks: Promoted) -> Relabelled | None:
+    """The goals of relabelled blocks by the cache's rows, which leave out each block's last slot and its tail."""
+    if blocks.relabelled is None:
+        return None
+    goals = blocks.relabelled.goals  # [n·(L+1), G]
+    by_block = goals.reshape(-1, blocks.slots.shape[1], goals.shape[-1])
+    return blocks.relabelled._replace(goals=by_block[:, : blocks.length].reshape(-1, goals.shape[-1]))
 
 
 def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lambda_replay.errors import ConfigError, diverged
 from lambda_replay.replay.data import Before, Block, Booleans, Evaluation, Floats, Integers, Transitions, as_floats
+from lambda_replay.replay.goals import Relabelled
 from lambda_replay.replay.memory import ReplayMemory
 
 CHUNK_SIZE = 1024  # states per call of a Q-function
@@ -36,6 +37,15 @@ class Promoted(NamedTuple):
     discount: float
     length: int  # steps kept of each block; a tail beyond them is computed and discarded
     burn_in: BurnIn | None = None
+    relabelled: Relabelled | None = None  # goals that the first of the K·(L+1) states show in place of their own
+
+    def states(self, rows: slice) -> NDArray[Any]:
+        """States [n, F, *observation] of some of the K·(L+1) slots, as a critic must see them."""
+        slots = self.slots.reshape(-1)[rows]
+        states = self.memory.states(slots)
+        if self.relabelled is None:
+            return states
+        return self.relabelled.show(states, np.arange(self.slots.size)[rows], self.memory.frames[slots])
 
     @property
     def rewards(self) -> Floats:  # [K, L]
@@ -151,9 +161,8 @@ class QCritic:
     chunk_size: int = CHUNK_SIZE  # states per call
 
     def evaluate(self, blocks: Promoted) -> Block:
-        flat = blocks.slots.reshape(-1)
-        starts = range(0, len(flat), self.chunk_size)
-        chunks = [self.q_function(blocks.memory.states(flat[start : start + self.chunk_size])) for start in starts]
+        starts = range(0, blocks.slots.size, self.chunk_size)
+        chunks = [self.q_function(blocks.states(slice(start, start + self.chunk_size))) for start in starts]
         return q_block(blocks, np.concatenate(chunks))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lambda_replay.replay.data import Block, Evaluation, Explanation, Floats, Integers
+from lambda_replay.replay.data import Block, Booleans, Evaluation, Explanation, Floats, Integers
 
 Metrics = dict[str, float]
 FEWEST_STATES = 256  # for the spread of Q-values: precise to a few percent, and cheap
@@ -82,6 +82,17 @@ def _describe_traces(evaluation: Evaluation, explanation: Explanation) -> Metric
         "trace_mean": float(explanation.next_traces[..., may_go_on].mean()) if may_go_on.any() else 0.0,
         "trace_cut_share": float(1 - is_alive[..., may_go_on].mean()) if may_go_on.any() else 0.0,
         "trace_length_mean": float(lengths[..., evaluation.is_transition].mean()),
+    }
+
+
+def describe_relabelled(returns: Floats, is_transition: Booleans, num_relabelled: int) -> Metrics:
+    """The share of a cache's transitions [S] with a goal chosen in hindsight, which come first; their mean return."""
+    relabelled = returns[:num_relabelled][is_transition[:num_relabelled]]
+    if len(relabelled) == 0:
+        return {}
+    return {
+        "relabelled_share": len(relabelled) / int(np.count_nonzero(is_transition)),
+        "relabelled_return_mean": float(relabelled.mean()),
     }
 
 

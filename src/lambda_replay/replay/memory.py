@@ -265,6 +265,23 @@ class ReplayMemory:
             )
         return int(steps[-count])
 
+    def steps_left(self, slots: Integers) -> Integers:
+        """How many steps were taken in each slot's episode from that slot on; 0 for the slot that closes it."""
+        left = np.zeros_like(slots)
+        streams, numbers = (
+            self.ring.stream(slots),
+            np.array(self._written)[self.ring.stream(slots)] - 1 - self.ages(slots),
+        )
+        for stream in np.unique(streams).tolist():
+            is_here = streams == stream
+            first = int(numbers[is_here].min())
+            spans = self.ring.spans(stream, first, self._written[stream])
+            is_step = np.concatenate([self.is_step[start:stop] for start, stop in spans])  # from the first one on
+            closings = np.flatnonzero(~is_step)  # the newest slot is one of them
+            here = numbers[is_here] - first
+            left[is_here] = closings[np.searchsorted(closings, here)] - here
+        return left
+
     def ages(self, slots: Integers) -> Integers:
         """How many newer slots each slot has in its stream."""
         return (self.newest_slots()[self.ring.stream(slots)] - slots) % self.ring.size

@@ -28,6 +28,11 @@ class Ring(NamedTuple):
         positions = slots % self.size
         return (slots - positions)[:, None] + (positions[:, None] - distances) % self.size
 
+    def after(self, slots: Integers, distances: Integers) -> Integers:
+        """The slots at these distances after slots of the same shape, each in its stream."""
+        positions = slots % self.size
+        return slots - positions + (positions + distances) % self.size
+
     def spans(self, stream: int, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Slots numbered ``first`` up to ``last`` as one range, or two if they wrap around the ring's end."""
         while first < last:

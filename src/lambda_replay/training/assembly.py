@@ -97,7 +97,7 @@ def make_environments(config: RunConfig, env: Any = None) -> list[Environment]:
 
 
 def default_agent(env: str, env_args: tuple[str, ...] = ()) -> str:
-    """The first agent in the table that fits an environment's actions, which only the environment itself knows."""
+    """The first agent in the table that fits an environment's actions and goals, which it alone knows."""
     config = replace(make_config(env), env_args=env_args)
     if config.atari is not None or config.minatar is not None:
         return config.agent

@@ -40,6 +40,7 @@ class PlayedGame(NamedTuple):
     length: int
     seed: int
     ended: str  # "terminated", "truncated", or "stopped" after max_steps
+    is_success: bool | None = None  # whether its last step reached the goal; None: the environment does not say
 
 
 def play(
@@ -73,7 +74,7 @@ def play(
                 ended = "stopped"
         if on_frame is not None:
             on_frame()
-    return PlayedGame(score, length, seed, ended)
+    return PlayedGame(score, length, seed, ended, step.is_success)
 
 
 def play_block(

@@ -18,6 +18,7 @@ from lambda_replay.agents.pqn import PQNConfig, RolloutConfig
 from lambda_replay.agents.sac_lambda import SACLambdaConfig
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.agents.td3_lambda import TD3LambdaConfig
+from lambda_replay.agents.uvfa_lambda import UVFALambdaConfig
 from lambda_replay.config import (
     AtariConfig,
     CacheConfig,
@@ -226,11 +227,21 @@ PRESETS = {
             "ddpg-lambda": Choice(DDPGLambdaConfig(**_DETERMINISTIC), "peng:0.7"),
         },
     ),
+    "goals": Preset(
+        {
+            "steps": 150_000,
+            "memory": MemoryConfig(capacity=200_000, start=1_000, history=1),
+            "checkpoint_every": 10_000,
+        },
+        {"uvfa-lambda": Choice(UVFALambdaConfig(), "peng:0.5")},
+    ),
 }
 
 
 def default_preset(env: str, agent: str = RunConfig.agent) -> str:
     """The preset that suits an environment's name and an agent."""
+    if agent_kind(agent).needs_goals:
+        return "goals"
     if agent_kind(agent).actions == "Box":
         return "continuous"
     if env.startswith("atari/"):
