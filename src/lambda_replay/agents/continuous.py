@@ -24,7 +24,7 @@ from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.learning.network_health import describe_layers
 from lambda_replay.replay.cache import Cache
 from lambda_replay.replay.critic import Promoted
-from lambda_replay.replay.data import Floats, Integers, ValueBlock
+from lambda_replay.replay.data import Floats, Integers, Minibatch, ValueBlock
 from lambda_replay.replay.diagnostics import Metrics, describe_samples
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator, ExpectedSarsa, QStar
@@ -152,8 +152,12 @@ def over_chunks(
 
 
 def describe_critics(networks: ActorCritic, cache: Cache, rows: Integers) -> Metrics:
-    """The share of dead units in each hidden layer of the critics, zero for all these rows, and their weights' norm."""
-    batch = cache.minibatch(rows)
+    """The health of the critics on these rows of a cache."""
+    return describe_batch(networks, cache.minibatch(rows))
+
+
+def describe_batch(networks: ActorCritic, batch: Minibatch) -> Metrics:
+    """The share of dead units in each hidden layer of the critics, zero in all the batch, and their weights' norm."""
     module = networks.modules["critics"]
     with torch.no_grad():
         inputs = torch.cat([networks.states(batch.states), networks.tensor(batch.actions)], dim=1)
@@ -161,37 +165,54 @@ def describe_critics(networks: ActorCritic, cache: Cache, rows: Integers) -> Met
         return describe_layers(layers, module)
 
 
-def describe_training(blocks: Promoted, cache: Cache, rows: Integers, summary: CriticSummary) -> Metrics:
-    """The metrics of a refresh and of the minibatches [updates, B] drawn from it; names as in docs/metrics.md."""
-    ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
+def describe_summary(summary: CriticSummary) -> Metrics:
+    """The metrics of the minibatches trained on; names as in docs/metrics.md."""
     return {
         "loss": summary.loss,
         "gradient_norm": summary.gradient_norm,
         **{f"q_{number}_mean": value for number, value in enumerate(summary.q_values, start=1)},
+    }
+
+
+def describe_training(blocks: Promoted, cache: Cache, rows: Integers, summary: CriticSummary) -> Metrics:
+    """The metrics of a refresh and of the minibatches [updates, B] drawn from it; names as in docs/metrics.md."""
+    ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
+    return {
+        **describe_summary(summary),
         **cache.metrics,
         **describe_samples(cache.slots[drawn], ages[drawn]),
     }
 
 
 def actor_critic_needs(run: RunConfig, spec: EnvironmentSpec, shape: Shape) -> AgentNeeds:
-    """Bytes of the cache, of the networks with Adam, and of a minibatch on its way through them."""
+    """Bytes of the cache, and of the networks."""
+    settings: Any = run.algorithm
+    (size,) = spec.action_shape
+    own = cache_needs(run, spec, settings.optimizer.batch_size, values_per_state=2 * shape.num_critics + 3 + size)
+    return own._replace(takers=[*own.takers, *network_needs(run, spec, shape)])
+
+
+def network_needs(run: RunConfig, spec: EnvironmentSpec, shape: Shape) -> list[tuple[int, str]]:
+    """Bytes of the networks with a copy and Adam, and of a minibatch on its way through them; what to lower."""
     settings: Any = run.algorithm
     batch_size, hidden = settings.optimizer.batch_size, settings.network.hidden
-    (size,) = spec.action_shape
-    inputs = math.prod(run.state_shape(spec.observation_shape)) + size
-    own = cache_needs(run, spec, batch_size, values_per_state=2 * shape.num_critics + 3 + size)
+    inputs = math.prod(run.state_shape(spec.observation_shape)) + spec.action_shape[0]
     with torch.device("meta"):  # sizes without memory
         modules = _make_ensembles(run, spec, shape, seed=0)
     weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
     widths = f"network.hidden ({', '.join(map(str, hidden))})"
     numbers = inputs + WORKED_ON * shape.num_critics * sum(hidden)
-    return own._replace(
-        takers=[
-            *own.takers,
-            (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
-            (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
-        ]
-    )
+    return [
+        (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
+        (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
+    ]
+
+
+def check_continuous(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
+    """Reject a device that is not there, and a network of the user's own."""
+    find_device(run.device)
+    if module is not None:
+        raise ConfigError(f"agent {run.agent} takes no network of your own; use network.hidden.", "agent")
 
 
 def continuous_kind(
@@ -205,11 +226,6 @@ def continuous_kind(
 ) -> AgentKind:
     """An entry for the table of agents, given only what is specific to this agent."""
 
-    def check(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
-        find_device(run.device)
-        if module is not None:
-            raise ConfigError(f"agent {run.agent} takes no network of your own; use network.hidden.", "agent")
-
     def probe(run: RunConfig, steps: int, share: int) -> Probe:
         small, scale = shrink_cache(run.algorithm, steps, share)
         return Probe(replace(small, optimizer=replace(small.optimizer, learning_rate=PROBE_LEARNING_RATE)), scale)
@@ -221,7 +237,7 @@ def continuous_kind(
         make=make,
         load=load,
         actions="Box",
-        check=check,
+        check=check_continuous,
         estimator=lambda run: parse_value_estimator(run, has_densities=has_densities),
         needs=lambda run, spec, module: actor_critic_needs(run, spec, shape),
         shortest_start=shortest_start,

@@ -39,6 +39,7 @@ class CriticSummary(NamedTuple):
     loss: float
     gradient_norm: float  # before clipping; mean over those that were measured
     q_values: list[float]  # Q_j(s, a) of each critic
+    td_error_abs: float
 
 
 class CriticTraining:
@@ -67,4 +68,5 @@ class CriticTraining:
         """The summary; raises DivergenceError if anything in it is not finite."""
         errors, values = (torch.stack(many).cpu().numpy() for many in (self._errors, self._values))  # [updates, N, B]
         summary = summarise(errors, values, self._norms, is_huber=self._is_huber)
-        return CriticSummary(summary.loss, summary.gradient_norm, values.mean(axis=(0, 2)).tolist())
+        q_values = values.mean(axis=(0, 2)).tolist()
+        return CriticSummary(summary.loss, summary.gradient_norm, q_values, summary.td_error_abs)

@@ -14,8 +14,10 @@ from lambda_replay.agents.deterministic import NoiseConfig
 from lambda_replay.agents.dqn import DQNConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.agents.pqn import PQNConfig, RolloutConfig
+from lambda_replay.agents.sac import SACConfig
 from lambda_replay.agents.sac_lambda import SACLambdaConfig
 from lambda_replay.agents.table import agent_kind
+from lambda_replay.agents.td3 import TD3Config
 from lambda_replay.agents.td3_lambda import TD3LambdaConfig
 from lambda_replay.config import (
     AtariConfig,
@@ -184,6 +186,8 @@ PRESETS = {
             "sac-lambda": Choice(SACLambdaConfig(), "peng:0.7"),
             "td3-lambda": Choice(TD3LambdaConfig(**_DETERMINISTIC), "peng:0.7"),
             "ddpg-lambda": Choice(DDPGLambdaConfig(**_DETERMINISTIC), "peng:0.7"),
+            "sac": Choice(SACConfig(), "nstep:1"),
+            "td3": Choice(TD3Config(**_DETERMINISTIC), "nstep:1"),
         },
     ),
 }
