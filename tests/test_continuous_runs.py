@@ -29,7 +29,7 @@ from lambda_replay.training.assembly import assemble, default_agent, make_enviro
 from lambda_replay.training.presets import make_config
 from lambda_replay.training.resuming import resume_run
 
-CACHED = ("sac-lambda", "td3-lambda", "ddpg-lambda")
+CACHED = ("sac-lambda", "td3-lambda", "ddpg-lambda", "naf-lambda", "sdqn-lambda")
 BASELINES = ("sac", "td3")
 AGENTS = CACHED + BASELINES
 SHORT = [
@@ -259,7 +259,8 @@ def test_a_policy_plays_the_same_and_explores_as_asked(agent: str) -> None:
     assert 60 < (mixed.actions != greedy).sum() < 140
     assert np.isfinite(mixed.behaviour_probs).all()
     start = assembly.agent.act(states, 0)
-    assert np.allclose(start.behaviour_probs, -np.log(2))  # uniform over an interval of length 2
+    choices = 21 if agent == "sdqn-lambda" else 2  # bins, or the length of the interval
+    assert np.allclose(start.behaviour_probs, -np.log(choices))
     later = assembly.agent.act(states, 200)
     assert later.actions.dtype == np.float32
     assert np.abs(later.actions).max() <= 1
@@ -309,6 +310,20 @@ def test_a_baseline_takes_n_step_returns_only(agent: str) -> None:
     for rate in (0.0, 1.5):
         with pytest.raises(ConfigError, match=rf"polyak\.rate is {rate}; give a number above 0, up to 1\."):
             override(config, {"polyak": {"rate": rate}})
+
+
+@pytest.mark.parametrize(
+    ("agent", "changes", "sentence"),
+    [
+        ("naf-lambda", {"precision": 0.0}, "precision is 0.0; give a number above 0."),
+        ("naf-lambda", {"noise": {"std": 3.0}}, "noise.std is 3.0; give a number from 0 to 2."),
+        ("sdqn-lambda", {"bins": 1}, "bins is 1; give a number from 2 to 10000."),
+        ("sdqn-lambda", {"noise": {"epsilon": 1.5}}, "noise.epsilon is 1.5; give a number from 0 to 1."),
+    ],
+)
+def test_settings_out_of_range_are_refused(agent: str, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        override(make_config("Pendulum-v1", agent=agent), changes)
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -175,8 +175,9 @@ def test_every_preset_is_complete_for_every_environment_and_agent(env: str, pres
     assert config.steps > config.memory.start  # so that something is learnt
 
 
-@pytest.mark.parametrize("agent", ["sac-lambda", "td3-lambda", "ddpg-lambda", "sac", "td3"])
+@pytest.mark.parametrize("agent", PRESETS["continuous"].agents)
 def test_agents_with_continuous_actions_have_one_preset(agent: str) -> None:
+    assert agent_kind(agent).actions == "Box"
     config = make_config("Pendulum-v1", agent=agent)
     assert default_preset("Pendulum-v1", agent) == "continuous"
     assert config == make_config("Pendulum-v1", "continuous", agent)

@@ -58,6 +58,9 @@ class Recorder:
     def critic(self, rng: np.random.Generator) -> lr.Critic:
         raise AssertionError
 
+    def describe(self, batch: Minibatch) -> dict[str, float]:
+        return {}
+
     def get_tensors(self) -> dict[str, dict[str, Tensor]]:
         return {}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.agents.cached import FLOAT_BYTES, cache_needs, shortest_start, shrink_cache
@@ -30,6 +31,7 @@ from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator, ExpectedSarsa, QStar
 
 Minimum = Literal["step", "return"]
+MOST_CRITICS = 2
 WORKED_ON = 4  # copies of the hidden layers while a minibatch is trained on: outputs and gradients, policy and critics
 
 
@@ -135,8 +137,19 @@ def _smallest_block(*, has_densities: bool) -> ValueBlock:
     return ValueBlock(steps, steps, states, states, np.ones((1, 2), dtype=np.bool_), ratios=ratios)
 
 
+class ReadsStates(Protocol):
+    """Networks that take states as the memory has them."""
+
+    @property
+    def chunk_size(self) -> int: ...  # states per forward pass
+
+    def states(self, array: NDArray[Any]) -> Tensor:
+        """States [n, F, *observation] as the networks take them: [n, inputs]."""
+        ...
+
+
 def over_chunks(
-    blocks: Promoted, networks: ActorCritic, evaluate: Callable[[Tensor, slice], Sequence[Tensor]]
+    blocks: Promoted, networks: ReadsStates, evaluate: Callable[[Tensor, slice], Sequence[Tensor]]
 ) -> list[Floats]:
     """The results [..., K, L+1] of a function of states [n, inputs] and of their place among all the blocks' states."""
     slots = blocks.slots.reshape(-1)
@@ -151,16 +164,15 @@ def over_chunks(
     return [result.reshape(*result.shape[:-1], *blocks.slots.shape) for result in results]
 
 
-def describe_critics(networks: ActorCritic, cache: Cache, rows: Integers) -> Metrics:
-    """The health of the critics on these rows of a cache."""
-    return describe_batch(networks, cache.minibatch(rows))
+def describe_critics(networks: ActorCritic, batch: Minibatch) -> Metrics:
+    """The health of critics whose inputs are states and actions."""
+    inputs = torch.cat([networks.states(batch.states), networks.tensor(batch.actions)], dim=1)
+    return describe_ensemble(networks.modules["critics"], inputs)
 
 
-def describe_batch(networks: ActorCritic, batch: Minibatch) -> Metrics:
-    """The share of dead units in each hidden layer of the critics, zero in all the batch, and their weights' norm."""
-    module = networks.modules["critics"]
+def describe_ensemble(module: Ensemble, inputs: Tensor) -> Metrics:
+    """The share of dead units in each hidden layer, zero for all inputs [n, inputs], and the norm of the weights."""
     with torch.no_grad():
-        inputs = torch.cat([networks.states(batch.states), networks.tensor(batch.actions)], dim=1)
         layers = [layer.transpose(0, 1).flatten(1) for layer in module.hidden_layers(inputs)]  # [n, N·units] each
         return describe_layers(layers, module)
 
@@ -184,24 +196,33 @@ def describe_training(blocks: Promoted, cache: Cache, rows: Integers, summary: C
     }
 
 
-def actor_critic_needs(run: RunConfig, spec: EnvironmentSpec, shape: Shape) -> AgentNeeds:
-    """Bytes of the cache, and of the networks."""
+MakeModules = Callable[[RunConfig, EnvironmentSpec], Sequence[Ensemble]]
+
+
+def modules_of(shape: Shape) -> MakeModules:
+    """Makes a policy, and critics that see states and actions."""
+    return lambda run, spec: _make_ensembles(run, spec, shape, seed=0)
+
+
+def cached_needs(run: RunConfig, spec: EnvironmentSpec, make_modules: MakeModules) -> AgentNeeds:
+    """Bytes of the cache, of the networks and of what these compute for a state."""
     settings: Any = run.algorithm
     (size,) = spec.action_shape
-    own = cache_needs(run, spec, settings.optimizer.batch_size, values_per_state=2 * shape.num_critics + 3 + size)
-    return own._replace(takers=[*own.takers, *network_needs(run, spec, shape)])
+    networks = network_needs(run, spec, make_modules)
+    own = cache_needs(run, spec, settings.optimizer.batch_size, values_per_state=2 * MOST_CRITICS + 3 + size)
+    return own._replace(takers=[*own.takers, *networks])
 
 
-def network_needs(run: RunConfig, spec: EnvironmentSpec, shape: Shape) -> list[tuple[int, str]]:
+def network_needs(run: RunConfig, spec: EnvironmentSpec, make_modules: MakeModules) -> list[tuple[int, str]]:
     """Bytes of the networks with a copy and Adam, and of a minibatch on its way through them; what to lower."""
     settings: Any = run.algorithm
     batch_size, hidden = settings.optimizer.batch_size, settings.network.hidden
     inputs = math.prod(run.state_shape(spec.observation_shape)) + spec.action_shape[0]
     with torch.device("meta"):  # sizes without memory
-        modules = _make_ensembles(run, spec, shape, seed=0)
+        modules = make_modules(run, spec)
     weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
     widths = f"network.hidden ({', '.join(map(str, hidden))})"
-    numbers = inputs + WORKED_ON * shape.num_critics * sum(hidden)
+    numbers = inputs + WORKED_ON * max(module.count for module in modules) * sum(hidden)
     return [
         (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
         (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
@@ -221,7 +242,7 @@ def continuous_kind(
     config: type[Any],
     make: MakeAgent,
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy],
-    shape: Shape,
+    modules: MakeModules,
     has_densities: bool,
 ) -> AgentKind:
     """An entry for the table of agents, given only what is specific to this agent."""
@@ -239,7 +260,7 @@ def continuous_kind(
         actions="Box",
         check=check_continuous,
         estimator=lambda run: parse_value_estimator(run, has_densities=has_densities),
-        needs=lambda run, spec, module: actor_critic_needs(run, spec, shape),
+        needs=lambda run, spec, module: cached_needs(run, spec, modules),
         shortest_start=shortest_start,
         probe=probe,
     )

@@ -1,4 +1,4 @@
-"""Shared by TD3(λ), DDPG(λ) and TD3: a deterministic policy that explores with Gaussian noise, its values, playing."""
+"""Shared by agents with a deterministic policy: its exploration with Gaussian noise, its values, and playing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lambda_replay.agents.continuous import Minimum, mixed_with_random, over_chunks
+from lambda_replay.agents.continuous import Minimum, describe_critics, mixed_with_random, over_chunks
 from lambda_replay.agents.protocol import Acted, Tensors
 from lambda_replay.config import require
 from lambda_replay.learning.actor_critic import ActorCritic
@@ -128,6 +128,9 @@ class DeterministicMethod:
         self, minibatches: Iterable[Minibatch], shape: tuple[int, int], rng: np.random.Generator
     ) -> tuple[CriticSummary, Metrics]:
         return self._learner.train(minibatches), {}
+
+    def describe(self, batch: Minibatch) -> Metrics:
+        return describe_critics(self._networks, batch)
 
     def get_tensors(self) -> dict[str, Tensors]:
         return {"weights": self.networks.weights(), "optimizer": self._learner.optimizer_state()}

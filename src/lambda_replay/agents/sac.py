@@ -13,6 +13,7 @@ from lambda_replay.agents.continuous import (
     check_constant_rate,
     fast_optimizer,
     make_networks,
+    modules_of,
 )
 from lambda_replay.agents.sac_lambda import SAC, SHAPE, EntropyConfig, SoftOrNot, load
 from lambda_replay.agents.target_actor_critic import Bootstrap, PolyakConfig, TargetActorCritic, baseline_kind
@@ -102,5 +103,5 @@ KIND = baseline_kind(
     config=SACConfig,
     make=make,
     load=load,
-    shape=SHAPE,
+    modules=modules_of(SHAPE),
 )

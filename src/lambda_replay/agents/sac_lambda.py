@@ -19,10 +19,12 @@ from lambda_replay.agents.continuous import (
     Shape,
     check_constant_rate,
     continuous_kind,
+    describe_critics,
     fast_optimizer,
     frequent_cache,
     make_networks,
     mixed_with_random,
+    modules_of,
     over_chunks,
     parse_value_estimator,
 )
@@ -190,6 +192,9 @@ class SAC:
         summary = self._learner.train(minibatches, rng.standard_normal((*shape, self._size), dtype=np.float32))
         return summary.critics, {"alpha": alpha, "entropy": summary.entropy}
 
+    def describe(self, batch: Minibatch) -> Metrics:
+        return describe_critics(self._networks, batch)
+
     def get_tensors(self) -> dict[str, Tensors]:
         weights = {**self._networks.weights(), "log_alpha": self._learner.log_alpha.cpu().clone()}
         return {"weights": weights, "optimizer": self._learner.optimizer_state()}
@@ -248,6 +253,6 @@ KIND = continuous_kind(
     config=SACLambdaConfig,
     make=make,
     load=load,
-    shape=SHAPE,
+    modules=modules_of(SHAPE),
     has_densities=True,
 )

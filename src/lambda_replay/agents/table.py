@@ -5,7 +5,18 @@ A new agent needs a file with its config and its class, a line here, and a prese
 
 from __future__ import annotations
 
-from lambda_replay.agents import ddpg_lambda, dqn, dqn_lambda, pqn, sac, sac_lambda, td3, td3_lambda
+from lambda_replay.agents import (
+    ddpg_lambda,
+    dqn,
+    dqn_lambda,
+    naf_lambda,
+    pqn,
+    sac,
+    sac_lambda,
+    sdqn_lambda,
+    td3,
+    td3_lambda,
+)
 from lambda_replay.agents.protocol import AgentKind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
@@ -18,6 +29,8 @@ AGENTS: dict[str, AgentKind] = {
     "sac-lambda": sac_lambda.KIND,
     "td3-lambda": td3_lambda.KIND,
     "ddpg-lambda": ddpg_lambda.KIND,
+    "naf-lambda": naf_lambda.KIND,
+    "sdqn-lambda": sdqn_lambda.KIND,
     "sac": sac.KIND,
     "td3": td3.KIND,
 }

@@ -14,9 +14,9 @@ from torch import Tensor
 from lambda_replay.agents.actor_critic import Method
 from lambda_replay.agents.cached import FLOAT_BYTES
 from lambda_replay.agents.continuous import (
-    Shape,
+    MOST_CRITICS,
+    MakeModules,
     check_continuous,
-    describe_batch,
     describe_summary,
     network_needs,
     random_actions,
@@ -168,7 +168,7 @@ class TargetActorCritic:
         batch = Minibatch(self._memory.states(seen), self._memory.actions[seen], np.zeros(len(seen)), seen)
         return {
             "q_std_states": float(values.std(unbiased=False)),
-            **(describe_batch(self._method.networks, batch) if looks else {}),
+            **(self._method.describe(batch) if looks else {}),
         }
 
     def get_tensors(self) -> dict[str, Tensors]:
@@ -189,14 +189,14 @@ class TargetActorCritic:
         self._num_updates = int(state["num_updates"])
 
 
-def needs(run: RunConfig, spec: EnvironmentSpec, shape: Shape) -> AgentNeeds:
+def needs(run: RunConfig, spec: EnvironmentSpec, make_modules: MakeModules) -> AgentNeeds:
     """Bytes of the networks with their targets, and of the steps that each sample looks ahead."""
     settings: Any = run.algorithm
     steps = settings.optimizer.batch_size * (parse_n_step(run).n + 1)
-    numbers = int(np.prod(run.state_shape(spec.observation_shape))) + spec.action_shape[0] + 2 * shape.num_critics
+    numbers = int(np.prod(run.state_shape(spec.observation_shape))) + spec.action_shape[0] + 2 * MOST_CRITICS
     ahead = steps * (WINDOW_STEP_BYTES + numbers * FLOAT_BYTES)
     own = (ahead, f"the number in estimator ({run.estimator})")
-    return AgentNeeds([own, *network_needs(run, spec, shape)])
+    return AgentNeeds([own, *network_needs(run, spec, make_modules)])
 
 
 def probe(run: RunConfig, steps: int, share: int) -> Probe:
@@ -213,7 +213,7 @@ def baseline_kind(
     config: type[Any],
     make: MakeAgent,
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy],
-    shape: Shape,
+    modules: MakeModules,
 ) -> AgentKind:
     """An entry for the table of agents, given only what is specific to this agent."""
     return AgentKind(
@@ -225,7 +225,7 @@ def baseline_kind(
         actions="Box",
         check=check_continuous,
         estimator=parse_n_step,
-        needs=lambda run, spec, module: needs(run, spec, shape),
+        needs=lambda run, spec, module: needs(run, spec, modules),
         shortest_start=shortest_start,
         probe=probe,
     )

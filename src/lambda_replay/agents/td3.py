@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor, nn
 
-from lambda_replay.agents.continuous import ActorCriticConfig, check_constant_rate, fast_optimizer, make_networks
+from lambda_replay.agents.continuous import (
+    ActorCriticConfig,
+    check_constant_rate,
+    fast_optimizer,
+    make_networks,
+    modules_of,
+)
 from lambda_replay.agents.deterministic import (
     DeterministicCritic,
     DeterministicMethod,
@@ -117,5 +123,5 @@ KIND = baseline_kind(
     config=TD3Config,
     make=make,
     load=load,
-    shape=SHAPE,
+    modules=modules_of(SHAPE),
 )

@@ -42,24 +42,22 @@ class CriticSummary(NamedTuple):
     td_error_abs: float
 
 
-class CriticTraining:
-    """The critics' gradient steps since ``begin``."""
+class CriticRecord:
+    """What some minibatches showed, for a summary."""
 
-    def __init__(self, critics: FastEnsemble, config: OptimizerConfig) -> None:
-        self._critics, self._is_huber = critics, config.loss == "huber"
-        self.optimizer = EnsembleOptimizer(critics, config)
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the minibatches seen."""
+    def __init__(self, *, is_huber: bool) -> None:
+        self._is_huber = is_huber
         self._errors: list[Tensor] = []
         self._values: list[Tensor] = []
         self._norms: list[Tensor] = []
 
-    def update(self, inputs: Tensor, returns: Tensor) -> None:
-        """One gradient step."""
-        gradients, errors, values = critic_gradient(self._critics, inputs, returns, is_huber=self._is_huber)
-        norm = self.optimizer.step(gradients, measures=len(self._errors) % NORM_EVERY == 0)
+    @property
+    def measures_next(self) -> bool:
+        """Whether the norm of the next gradient is wanted."""
+        return len(self._errors) % NORM_EVERY == 0
+
+    def add(self, errors: Tensor, values: Tensor, norm: Tensor | None) -> None:
+        """Errors R − Q_j(s, a) and values Q_j(s, a) [N, B] of a minibatch, and its gradient's norm if it is known."""
         self._norms += [] if norm is None else [norm]
         self._errors.append(errors)
         self._values.append(values)
@@ -70,3 +68,25 @@ class CriticTraining:
         summary = summarise(errors, values, self._norms, is_huber=self._is_huber)
         q_values = values.mean(axis=(0, 2)).tolist()
         return CriticSummary(summary.loss, summary.gradient_norm, q_values, summary.td_error_abs)
+
+
+class CriticTraining:
+    """The critics' gradient steps since ``begin``."""
+
+    def __init__(self, critics: FastEnsemble, config: OptimizerConfig) -> None:
+        self._critics, self._is_huber = critics, config.loss == "huber"
+        self.optimizer = EnsembleOptimizer(critics, config)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the minibatches seen."""
+        self._record = CriticRecord(is_huber=self._is_huber)
+
+    def update(self, inputs: Tensor, returns: Tensor) -> None:
+        """One gradient step."""
+        gradients, errors, values = critic_gradient(self._critics, inputs, returns, is_huber=self._is_huber)
+        norm = self.optimizer.step(gradients, measures=self._record.measures_next)
+        self._record.add(errors, values, norm)
+
+    def summarise(self) -> CriticSummary:
+        return self._record.summarise()
