@@ -22,7 +22,7 @@ def make_networks(seed: int = 0, *, inputs: int = 3, size: int = 2, layer_norm: 
 
 
 def literal_q(policy_outputs: Tensor, critic_outputs: Tensor, action: Tensor) -> float:
-    """V − ½·(a − μ)ᵀ·P·(a − μ) of one state, with P = L·Lᵀ filled in entry by entry (Gu et al. 2016, eq. (8), (9))."""
+    """V − ½·(a − μ)ᵀ·P·(a − μ) of one state, with P = L·Lᵀ filled in entry by entry (Gu et al. 2016, section 4)."""
     size = len(action)
     factor, entries = np.zeros((size, size)), iter(critic_outputs[1:].tolist())
     for row in range(size):

@@ -3,7 +3,7 @@
 Q(s, a) = V(s) − ½·(a − μ(s))ᵀ·P(s)·(a − μ(s)),   P(s) = L(s)·L(s)ᵀ
 
 with L lower triangular and its diagonal exponentiated, so P is positive definite and max_a Q(s, a) = V(s), at μ(s).
-Gu et al. 2016, eq. (8) and (9).
+Gu et al. 2016, section 4.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def make_modules(
 def kept_inside(gradient: Tensor, means: Tensor) -> Tensor:
     """The gradient [n, D] of means μ [n, D], turned round where μ is outside [−1, 1] and a step would take it further.
 
-    There it is multiplied by 1 − |μ|, as in the "inverting gradients" of Hausknecht & Stone 2016, eq. (11). They scale
-    it inside the bounds too, differently for either sign, which would move the least squares. tanh in its place is a
+    There it is multiplied by 1 − |μ|, as in the "inverting gradients" of Hausknecht & Stone 2016. They scale it
+    inside the bounds too, differently for either sign, which would move the least squares. tanh in its place is a
     trap: while values are still falling, all errors are negative and drive μ away from the actions taken, and where
     tanh is flat it cannot return.
     """

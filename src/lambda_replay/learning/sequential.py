@@ -4,7 +4,7 @@ Q¹(s, ·), Q²(s, a₁, ·), …, Q^D(s, a₁, …, a_{D−1}, ·) are D networ
 
 Q^d(s, a₁, …, a_d) → max_b Q^{d+1}(s, a₁, …, a_d, b),   Q^D(s, a₁, …, a_D) → R
 
-and max_b Q¹(s, b) is V(s). Metz et al. 2017, section 2.
+and max_b Q¹(s, b) is V(s). Metz et al. 2017, without their second critic, which sees whole actions and teaches Q^D.
 """
 
 from __future__ import annotations
