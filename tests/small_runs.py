@@ -38,6 +38,8 @@ def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int 
         small["cache"] = {"size": 60, "block_length": 20, "refresh_every": INTERVAL, "updates": 4}
     elif agent == "pqn":
         small["rollout"], small["optimizer"] = {"size": INTERVAL, "epochs": 2}, {"batch_size": 10}
+    elif agent in ("sac", "td3"):
+        small["polyak"] = {"train_every": INTERVAL, "updates": 5}  # an odd number, unlike the delay of td3's policy
     else:
         small["target"] = {"copy_every": INTERVAL, "update_every": 4}
     if agent_kind(agent).actions == "Box":

@@ -6,7 +6,6 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import stable_baselines3
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from sb3_peer import DISCOUNT, Peer, as_samples, next_noise, wide_memory
 from torch import Tensor, nn
 
 import lambda_replay as lr
@@ -29,7 +28,7 @@ from lambda_replay.learning.soft_learner import soft_policy_gradient
 from lambda_replay.learning.squashed_gaussian import sample
 from lambda_replay.replay.critic import promote_slots
 
-DISCOUNT, ALPHA = 0.9, 0.05
+ALPHA = 0.05
 CPU = torch.device("cpu")
 
 
@@ -289,115 +288,6 @@ def test_n_step_returns_without_the_entropies_between_keep_every_nth_only(n: int
 # --- Stable-Baselines3 ------------------------------------------------------------------------------------------------
 
 
-class Spaces(gymnasium.Env[Any, Any]):
-    """Eight numbers are seen, and two are done; it is never played."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape=(8,))
-    action_space = gymnasium.spaces.Box(-1, 1, shape=(2,))
-
-
-class Peer:
-    """A model of Stable-Baselines3 with our weights, our transitions and our noise, which tells its targets."""
-
-    def __init__(self, kind: Any, networks: ActorCritic, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        env = Spaces()
-        self.model = kind(
-            "MlpPolicy",
-            env,
-            gamma=DISCOUNT,
-            policy_kwargs={"net_arch": [8, 8]},
-            device="cpu",
-            buffer_size=10,
-            **options,
-        )
-        for actor in (self.model.actor, *([self.model.actor_target] if hasattr(self.model, "actor_target") else [])):
-            copy_policy(networks, actor)
-        for critic in (self.model.critic, self.model.critic_target):
-            for number, network in enumerate(critic.q_networks):
-                copy_layers(networks, "critics", number, [layer for layer in network if isinstance(layer, nn.Linear)])
-        self.targets: list[Tensor] = []
-        self._patch = monkeypatch
-
-    def train(self, samples: ReplayBufferSamples, noises: list[Tensor]) -> Tensor:
-        """One gradient step; the target [n] of its critics."""
-        from stable_baselines3.sac import sac
-        from stable_baselines3.td3 import td3
-
-        waiting = iter(noises)
-        loss = nn.functional.mse_loss
-
-        def tell(values: Tensor, targets: Tensor) -> Tensor:
-            self.targets.append(targets)
-            return loss(values, targets)
-
-        self._patch.setattr(self.model.replay_buffer, "sample", lambda *arguments, **options: samples)
-        for module in (sac, td3):
-            self._patch.setattr(module.F, "mse_loss", tell)
-        self._patch.setattr(
-            torch.distributions.Normal, "rsample", lambda normal, *shape: normal.loc + normal.scale * next(waiting)
-        )
-        self._patch.setattr(Tensor, "normal_", lambda tensor, mean, std: tensor.copy_(std * next(waiting)))
-        self.model._logger = stable_baselines3.common.logger.Logger(None, [])
-        self.model.train(1, len(samples.rewards))
-        return self.targets[0][:, 0]
-
-
-def copy_layers(networks: ActorCritic, part: str, number: int, layers: list[nn.Linear]) -> None:
-    for own, layer in zip(range(len(layers)), layers, strict=True):
-        with torch.no_grad():
-            layer.weight.copy_(networks.modules[part].weights[own][number].t())
-            layer.bias.copy_(networks.modules[part].biases[own][number, 0])
-
-
-def copy_policy(networks: ActorCritic, actor: Any) -> None:
-    """Our outputs are μ and log σ side by side; a soft policy of theirs has a layer for each."""
-    if hasattr(actor, "log_std"):
-        hidden = [layer for layer in actor.latent_pi if isinstance(layer, nn.Linear)]
-        both = nn.Linear(8, 4)
-        copy_layers(networks, "policy", 0, [*hidden, both])
-        with torch.no_grad():
-            for layer, rows in ((actor.mu, slice(2)), (actor.log_std, slice(2, 4))):
-                layer.weight.copy_(both.weight[rows])
-                layer.bias.copy_(both.bias[rows])
-    else:
-        copy_layers(networks, "policy", 0, [layer for layer in actor.mu if isinstance(layer, nn.Linear)])
-
-
-def wide_memory(steps: int = 60) -> lr.ReplayMemory:
-    """States of eight numbers, as the peer's environment has them."""
-    rng = np.random.default_rng(3)
-    memory = lr.ReplayMemory(200, (8,), np.float32, action_shape=(2,))
-    memory.begin(rng.normal(size=8).astype(np.float32))
-    for number in range(1, steps + 1):
-        ends = number % 20 == 0
-        action = rng.uniform(-0.9, 0.9, 2).astype(np.float32)
-        memory.append(action, float(rng.normal()), rng.normal(size=8).astype(np.float32), terminated=ends)
-        if ends and number < steps:
-            memory.begin(rng.normal(size=8).astype(np.float32))
-    return memory
-
-
-def as_samples(blocks: lr.Promoted) -> tuple[ReplayBufferSamples, NDArray[np.bool_]]:
-    """Every step of the blocks as the peer's replay buffer would give it; and where in the blocks they are [K, L]."""
-    found = blocks.transitions
-    is_step = found.is_step[:, :-1]
-    states = blocks.memory.states(blocks.slots.reshape(-1))[:, 0].reshape(*blocks.slots.shape, -1)
-    columns = (
-        states[:, :-1][is_step],
-        found.actions[:, :-1][is_step],
-        states[:, 1:][is_step],
-        found.terminated[:, :-1][is_step][:, None].astype(np.float32),
-        found.rewards[:, :-1][is_step][:, None],
-    )
-    return ReplayBufferSamples(*map(torch.from_numpy, columns)), is_step
-
-
-def next_noise(blocks: lr.Promoted, is_step: NDArray[np.bool_], seed: int) -> Tensor:
-    """The noise that a refresh draws for the states after each step."""
-    noise = np.random.default_rng(seed).standard_normal((blocks.slots.size, 2), dtype=np.float32)
-    return torch.from_numpy(noise.reshape(*blocks.slots.shape, 2)[:, 1:][is_step])
-
-
 def test_without_lambda_a_soft_return_is_the_peer_s_target_and_so_is_the_policy_s_gradient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -433,7 +323,7 @@ def test_without_lambda_a_deterministic_return_is_the_peer_s_target(kind: str, m
     networks = make_networks(outputs=1, critics=num_critics, inputs=8)
     blocks = all_blocks(wide_memory())
     samples, is_step = as_samples(blocks)
-    options = {"target_policy_noise": smoothing, "target_noise_clip": clip} if kind == "TD3" else {}
+    options: dict[str, Any] = {"target_policy_noise": smoothing, "target_noise_clip": clip} if kind == "TD3" else {}
     peer = Peer(getattr(stable_baselines3, kind), networks, monkeypatch, **options)
     targets = peer.train(samples, [next_noise(blocks, is_step, seed=9)])
     critic = DeterministicCritic(networks, np.random.default_rng(9), smoothing, clip)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +29,18 @@ from lambda_replay.training.assembly import assemble, default_agent, make_enviro
 from lambda_replay.training.presets import make_config
 from lambda_replay.training.resuming import resume_run
 
-AGENTS = ("sac-lambda", "td3-lambda", "ddpg-lambda")
-TINY = [
+CACHED = ("sac-lambda", "td3-lambda", "ddpg-lambda", "naf-lambda", "sdqn-lambda")
+BASELINES = ("sac", "td3")
+AGENTS = CACHED + BASELINES
+SHORT = [
     "--steps", "420", "--memory.start", "120", "--memory.capacity", "240", "--checkpoint-every", "60", "--threads", "1",
-    "--cache.size", "60", "--cache.block-length", "20", "--cache.refresh-every", "60", "--cache.updates", "4",
     "--network.hidden", "16", "--optimizer.batch-size", "32",
 ]  # fmt: skip
+TINY = [
+    *SHORT,
+    "--cache.size", "60", "--cache.block-length", "20", "--cache.refresh-every", "60", "--cache.updates", "4",
+]  # fmt: skip
+TINY_BASELINE = [*SHORT, "--polyak.train-every", "60", "--polyak.updates", "5", "--estimator", "nstep:2"]
 STUDY = """
 name = "pendulum"
 environments = ["Pendulum-v1"]
@@ -169,7 +176,7 @@ def test_the_agent_follows_the_arguments_of_the_environment(server: Server, tmp_
 @pytest.mark.parametrize("agent", AGENTS)
 def test_killed_and_resumed_to_the_same_bytes(server: Server, tmp_path: Path, agent: str) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train = ["train", "Pendulum-v1", "--agent", agent, *TINY, "--out"]
+    train = ["train", "Pendulum-v1", "--agent", agent, *(TINY if agent in CACHED else TINY_BASELINE), "--out"]
     reference = server.run(*train, whole, die_at=0)
     assert reference.code == 0, reference.err
     assert server.run(*train, killed, die_at=reference.calls * 2 // 3).code == -signal.SIGKILL
@@ -210,17 +217,20 @@ def reach_config(agent: str, **changes: Any) -> RunConfig:
         "discount": 0.9,
         "checkpoint_every": 0,
         "memory": {"capacity": 2_000, "start": 300, "storage": "ram"},
-        "cache": {"size": 640, "block_length": 10, "refresh_every": 30, "updates": 30},
         "network": {"hidden": (32, 32)},
         "optimizer": {"batch_size": 64, "learning_rate": 2e-3},
     }
+    if agent in CACHED:
+        small["cache"] = {"size": 640, "block_length": 10, "refresh_every": 30, "updates": 30}
+    else:
+        small["polyak"] = {"rate": 0.02, "train_every": 30, "updates": 30}
     return override(override(make_config("Pendulum-v1", agent=agent), small), changes)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_they_learn_to_reach(agent: str) -> None:
     """A random walk costs about 10 a game, no action at all about 3.3; the best linear gain stays below 1.2."""
-    config = reach_config(agent, **({"entropy": {"start": 0.1}} if agent == "sac-lambda" else {}))
+    config = reach_config(agent, **({"entropy": {"start": 0.1}} if agent.startswith("sac") else {}))
     assembly = assemble(config, make_environments(config))
     for _ in assembly.loop.run():
         pass
@@ -249,7 +259,8 @@ def test_a_policy_plays_the_same_and_explores_as_asked(agent: str) -> None:
     assert 60 < (mixed.actions != greedy).sum() < 140
     assert np.isfinite(mixed.behaviour_probs).all()
     start = assembly.agent.act(states, 0)
-    assert np.allclose(start.behaviour_probs, -np.log(2))  # uniform over an interval of length 2
+    choices = 21 if agent == "sdqn-lambda" else 2  # bins, or the length of the interval
+    assert np.allclose(start.behaviour_probs, -np.log(choices))
     later = assembly.agent.act(states, 200)
     assert later.actions.dtype == np.float32
     assert np.abs(later.actions).max() <= 1
@@ -271,7 +282,7 @@ def test_needs_follow_the_settings(agent: str) -> None:
     assert needs.disk_bytes == slots * (3 * 4 + 4 + 4 + 4 + 1 + 1 + 1)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", CACHED)
 def test_estimators_that_do_not_fit_are_refused_with_the_reason(agent: str) -> None:
     kind = agent_kind(agent)
     config = make_config("Pendulum-v1", agent=agent)
@@ -289,7 +300,33 @@ def test_estimators_that_do_not_fit_are_refused_with_the_reason(agent: str) -> N
         assert caught.value.settings == ("estimator", "agent")
 
 
-@pytest.mark.parametrize("agent", ["sac-lambda", "td3-lambda", "ddpg-lambda"])
+@pytest.mark.parametrize("agent", BASELINES)
+def test_a_baseline_takes_n_step_returns_only(agent: str) -> None:
+    kind, config = agent_kind(agent), make_config("Pendulum-v1", agent=agent)
+    assert repr(kind.estimator(override(config, {"estimator": "nstep:5"}))) == "nstep:5"
+    sentence = f"agent {agent} takes the estimator nstep:n, not peng:0.7; use agent {agent}-lambda for the others."
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        kind.estimator(override(config, {"estimator": "peng:0.7"}))
+    for rate in (0.0, 1.5):
+        with pytest.raises(ConfigError, match=rf"polyak\.rate is {rate}; give a number above 0, up to 1\."):
+            override(config, {"polyak": {"rate": rate}})
+
+
+@pytest.mark.parametrize(
+    ("agent", "changes", "sentence"),
+    [
+        ("naf-lambda", {"precision": 0.0}, "precision is 0.0; give a number above 0."),
+        ("naf-lambda", {"noise": {"std": 3.0}}, "noise.std is 3.0; give a number from 0 to 2."),
+        ("sdqn-lambda", {"bins": 1}, "bins is 1; give a number from 2 to 10000."),
+        ("sdqn-lambda", {"noise": {"epsilon": 1.5}}, "noise.epsilon is 1.5; give a number from 0 to 1."),
+    ],
+)
+def test_settings_out_of_range_are_refused(agent: str, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        override(make_config("Pendulum-v1", agent=agent), changes)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
 def test_a_falling_learning_rate_is_refused(agent: str) -> None:
     with pytest.raises(ConfigError, match=r"final_learning_rate works with dqn-lambda, dqn and pqn only; leave it out"):
         override(make_config("Pendulum-v1", agent=agent), {"optimizer": {"final_learning_rate": 0.0}})

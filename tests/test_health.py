@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -91,6 +93,23 @@ def test_a_row_without_values_changes_nothing() -> None:
     assert kinds([{"score_mean_100": None, "episodes": 0.0}] * 3 * MANY_ROWS) == []
 
 
+def test_soft_values_hold_the_entropy_ahead_too() -> None:
+    """α·H·γ/(1 − γ) = 0.5·0.7·9 = 3.15 and rewards of 0.1: values up to 5·3.25 = 16.25 are sound."""
+    soft: Row = {**HEALTHY, "reward_sum_max_100": 0.1, "alpha": 0.5, "entropy": 0.7}
+
+    def kinds_of(rows: Sequence[Row]) -> list[str]:
+        return [warning.kind for warning in find_warnings(rows, discount=0.9)]
+
+    for sign in (1, -1):  # a negative entropy makes values smaller
+        assert kinds_of([{**soft, "q_mean": 16.2 * sign, "entropy": 0.7 * sign}] * 3 * MANY_ROWS) == []
+        assert kinds_of([{**soft, "q_mean": 16.3 * sign}] * MANY_ROWS) == ["values away"]
+    # Values keep an entropy for a while when α has fallen.
+    assert kinds_of([{**soft, "q_mean": 16.2}, *[{**soft, "q_mean": 16.2, "alpha": 0.01}] * MANY_ROWS]) == []
+    hard = {name: value for name, value in soft.items() if name != "alpha"}
+    assert kinds_of([{**hard, "q_mean": 0.51}] * MANY_ROWS) == ["values away"]
+    assert find_warnings([{**soft, "q_mean": 1e9}] * MANY_ROWS, discount=1.0) == []  # no limit is known
+
+
 def test_a_warning_is_news_once() -> None:
     monitor = HealthMonitor()
     news = [monitor.see({**HEALTHY, "q_std_states": 0.0}) for _ in range(MANY_ROWS + 3)]
@@ -174,3 +193,43 @@ def test_observations_that_are_all_alike(tmp_path: Path) -> None:
 
 def test_a_healthy_run_says_nothing(tmp_path: Path) -> None:
     assert warnings_of(tmp_path / "run") == []
+
+
+class Idle(gymnasium.Env[Any, Any]):
+    """Nothing is ever rewarded, so a soft value is the entropy alone; ten steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, shape=(2,))
+    action_space = gymnasium.spaces.Box(-1, 1, shape=(1,))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), 0.0, False, False, {}
+
+
+gymnasium.register("Idle-v0", Idle, max_episode_steps=10)  # type: ignore[arg-type]
+
+
+def test_a_soft_critic_without_rewards_is_not_away(tmp_path: Path) -> None:
+    small: dict[str, Any] = {
+        "env": "Idle-v0",
+        "steps": 1_500,
+        "discount": 0.9,
+        "device": "cpu",
+        "checkpoint_every": 0,
+        "memory": {"capacity": 2_000, "start": 300, "storage": "ram"},
+        "cache": {"size": 400, "block_length": 10, "refresh_every": 30, "updates": 15},
+        "network": {"hidden": (16,)},
+        "optimizer": {"batch_size": 32, "learning_rate": 2e-3},
+        "entropy": {"alpha": 1.0},
+    }
+    run = start_run(tmp_path / "run", override(make_config("Pendulum-v1", agent="sac-lambda"), small))
+    try:
+        run.train(lambda event: None)
+    finally:
+        run.close()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-2]["q_mean"] > 1  # far above any sum of rewards
+    assert "values away" not in [warning.kind for warning in run.health.warnings]

@@ -83,14 +83,22 @@ CLASSIC: dict[str, Any] = {
 
 
 CONTINUOUS: dict[str, Any] = {
-    "estimator": "peng:0.7",
     "memory.history": 1,
-    "cache.refresh_every": 64,
-    "cache.updates": 64,  # one per step
-    "cache.block_length": 50,
     "optimizer.batch_size": 256,
     "network.hidden": (256, 256),
     "network.layer_norm": True,
+}
+CONTINUOUS_CACHE: dict[str, Any] = {
+    "estimator": "peng:0.7",
+    "cache.refresh_every": 64,
+    "cache.updates": 64,  # one per step
+    "cache.block_length": 50,
+}
+CONTINUOUS_TARGET: dict[str, Any] = {
+    "estimator": "nstep:1",
+    "polyak.rate": 0.005,
+    "polyak.train_every": 64,  # as often as the others refresh
+    "polyak.updates": 64,
 }
 
 
@@ -168,17 +176,30 @@ def test_every_preset_is_complete_for_every_environment_and_agent(env: str, pres
     assert config.steps > config.memory.start  # so that something is learnt
 
 
-@pytest.mark.parametrize("agent", ["sac-lambda", "td3-lambda", "ddpg-lambda"])
+@pytest.mark.parametrize("agent", PRESETS["continuous"].agents)
 def test_agents_with_continuous_actions_have_one_preset(agent: str) -> None:
+    assert agent_kind(agent).actions == "Box"
     config = make_config("Pendulum-v1", agent=agent)
     assert default_preset("Pendulum-v1", agent) == "continuous"
     assert config == make_config("Pendulum-v1", "continuous", agent)
-    assert values_of(config, CONTINUOUS) == CONTINUOUS
+    table = CONTINUOUS | (CONTINUOUS_CACHE if agent.endswith("-lambda") else CONTINUOUS_TARGET)
+    assert values_of(config, table) == table
     assert from_dict(to_dict(config)) == config
     agent_kind(agent).estimator(config)
     for preset in set(PRESETS) - {"continuous"}:
         with pytest.raises(ConfigError, match=f"preset {preset} does not fit agent {agent}; choose one of continuous"):
             make_config("Pendulum-v1", preset, agent)
+
+
+@pytest.mark.parametrize("agent", ["sac", "td3"])
+def test_a_baseline_differs_from_its_agent_in_the_targets_alone(agent: str) -> None:
+    own, other = (flatten(to_dict(make_config("Pendulum-v1", agent=name))) for name in (agent, f"{agent}-lambda"))
+    differing = {name for name in {**own, **other} if own.get(name) != other.get(name)}
+    assert {name for name in differing if not name.startswith(("cache.", "polyak."))} == {
+        "agent",
+        "estimator",
+        "minimum",  # of the two critics' returns: an n-step return has one bootstrap
+    }
 
 
 def test_a_config_is_made_anew_each_time() -> None:

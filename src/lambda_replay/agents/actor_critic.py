@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any, Protocol, final
 
@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.agents.cached import Promote, promote_due
-from lambda_replay.agents.continuous import describe_critics, describe_training, random_actions
+from lambda_replay.agents.continuous import describe_training, random_actions
 from lambda_replay.agents.protocol import Acted, KeepsGoing, Tensors, Work
 from lambda_replay.agents.schedules import LinearRamp
 from lambda_replay.config import CacheConfig, RunConfig
-from lambda_replay.learning.actor_critic import ActorCritic
 from lambda_replay.learning.critic_training import CriticSummary
 from lambda_replay.learning.network_health import NUM_STATES, is_look_due
 from lambda_replay.randomness import RandomStreams
@@ -25,16 +24,28 @@ from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.replay.estimators import Estimator
 from lambda_replay.replay.memory import ReplayMemory
 
+PlayRandomly = Callable[[NDArray[Any], np.random.Generator], Acted]  # states [n, F, *observation] -> random actions
+
+
+class Networks(Protocol):
+    """The networks of a method."""
+
+    def copy(self) -> Any:
+        """Others with the same weights."""
+        ...
+
+    def copy_weights_to(self, other: Any) -> None: ...
+
 
 class Method(Protocol):
-    """What tells one actor-critic from another: SAC, TD3, DDPG."""
+    """What tells one algorithm from another: SAC, TD3, DDPG, NAF, SDQN."""
 
     @property
-    def networks(self) -> ActorCritic:
+    def networks(self) -> Networks:
         """The networks that are trained."""
         ...
 
-    def explore(self, networks: ActorCritic, states: NDArray[Any], rng: np.random.Generator) -> Acted:
+    def explore(self, networks: Any, states: NDArray[Any], rng: np.random.Generator) -> Acted:
         """Actions of the behaviour policy for states [n, F, *observation], by networks like its own."""
         ...
 
@@ -46,6 +57,10 @@ class Method(Protocol):
         self, minibatches: Iterable[Minibatch], shape: tuple[int, int], rng: np.random.Generator
     ) -> tuple[CriticSummary, Metrics]:
         """One update per minibatch, of which there are at most ``shape`` [updates, B]; and the method's own metrics."""
+        ...
+
+    def describe(self, batch: Minibatch) -> Metrics:
+        """The health of its critics on a minibatch: dead units, and the norm of their weights."""
         ...
 
     def get_tensors(self) -> dict[str, Tensors]:
@@ -74,18 +89,27 @@ class CachedActorCritic:
         memory: ReplayMemory,
         streams: RandomStreams,
         promote: Promote = promote_due,
+        play_randomly: PlayRandomly | None = None,
     ) -> None:
+        """``promote`` takes the blocks of a refresh from the memory.
+
+        ``play_randomly`` chooses the actions before learning starts; None: uniformly from −1 to 1.
+        """
         self._run, self._cache, self._batch_size, self._promote = run, cache, batch_size, promote
         self._method, self._estimator, self._memory, self._streams = method, estimator, memory, streams
         # Networks that train alongside acting must not be those that act.
         self._acting = method.networks if cache.schedule == "burst" else method.networks.copy()
+        self._play_randomly = play_randomly or self._play_uniformly
         self._priority = LinearRamp(cache.priority, 0.0, run.steps)
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
         rng = self._streams.explore
         if step < self._run.memory.start:
-            return random_actions(len(states), self._memory.action_shape[0], rng)
+            return self._play_randomly(states, rng)
         return self._method.explore(self._acting, states, rng)
+
+    def _play_uniformly(self, states: NDArray[Any], rng: np.random.Generator) -> Acted:
+        return random_actions(len(states), self._memory.action_shape[0], rng)
 
     def describe(self, step: int) -> Metrics:
         return {}
@@ -108,7 +132,7 @@ class CachedActorCritic:
         quantile, sampling = self._cache.priority_quantile, self._cache.sampling
         rows = cache.sample_rows(batch_size, updates, priority, quantile, rng=rng, sampling=sampling)  # [updates, B]
         seen = rows.reshape(-1)[:NUM_STATES]
-        health = describe_critics(self._method.networks, cache, seen) if looks else {}
+        health = self._method.describe(cache.minibatch(seen)) if looks else {}
         wanted = takewhile(lambda batch: keeps_going(), rows)
         summary, own = self._method.train((cache.minibatch(batch) for batch in wanted), shape, rng)
         return {**describe_training(blocks, cache, rows, summary), **health, **own, "priority": priority}

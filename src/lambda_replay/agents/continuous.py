@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.agents.cached import FLOAT_BYTES, cache_needs, shortest_start, shrink_cache
@@ -24,12 +25,13 @@ from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.learning.network_health import describe_layers
 from lambda_replay.replay.cache import Cache
 from lambda_replay.replay.critic import Promoted
-from lambda_replay.replay.data import Floats, Integers, ValueBlock
+from lambda_replay.replay.data import Floats, Integers, Minibatch, ValueBlock
 from lambda_replay.replay.diagnostics import Metrics, describe_samples
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator, ExpectedSarsa, QStar
 
 Minimum = Literal["step", "return"]
+MOST_CRITICS = 2
 WORKED_ON = 4  # copies of the hidden layers while a minibatch is trained on: outputs and gradients, policy and critics
 
 
@@ -135,8 +137,19 @@ def _smallest_block(*, has_densities: bool) -> ValueBlock:
     return ValueBlock(steps, steps, states, states, np.ones((1, 2), dtype=np.bool_), ratios=ratios)
 
 
+class ReadsStates(Protocol):
+    """Networks that take states as the memory has them."""
+
+    @property
+    def chunk_size(self) -> int: ...  # states per forward pass
+
+    def states(self, array: NDArray[Any]) -> Tensor:
+        """States [n, F, *observation] as the networks take them: [n, inputs]."""
+        ...
+
+
 def over_chunks(
-    blocks: Promoted, networks: ActorCritic, evaluate: Callable[[Tensor, slice], Sequence[Tensor]]
+    blocks: Promoted, networks: ReadsStates, evaluate: Callable[[Tensor, slice], Sequence[Tensor]]
 ) -> list[Floats]:
     """The results [..., K, L+1] of a function of states [n, inputs] and of their place among all the blocks' states."""
     chunks = []
@@ -150,47 +163,76 @@ def over_chunks(
     return [result.reshape(*result.shape[:-1], *blocks.slots.shape) for result in results]
 
 
-def describe_critics(networks: ActorCritic, cache: Cache, rows: Integers) -> Metrics:
-    """The share of dead units in each hidden layer of the critics, zero for all these rows, and their weights' norm."""
-    batch = cache.minibatch(rows)
-    module = networks.modules["critics"]
+def describe_critics(networks: ActorCritic, batch: Minibatch) -> Metrics:
+    """The health of critics whose inputs are states and actions."""
+    inputs = torch.cat([networks.states(batch.states), networks.tensor(batch.actions)], dim=1)
+    return describe_ensemble(networks.modules["critics"], inputs)
+
+
+def describe_ensemble(module: Ensemble, inputs: Tensor) -> Metrics:
+    """The share of dead units in each hidden layer, zero for all inputs [n, inputs], and the norm of the weights."""
     with torch.no_grad():
-        inputs = torch.cat([networks.states(batch.states), networks.tensor(batch.actions)], dim=1)
         layers = [layer.transpose(0, 1).flatten(1) for layer in module.hidden_layers(inputs)]  # [n, N·units] each
         return describe_layers(layers, module)
+
+
+def describe_summary(summary: CriticSummary) -> Metrics:
+    """The metrics of the minibatches trained on; names as in docs/metrics.md."""
+    return {
+        "loss": summary.loss,
+        "gradient_norm": summary.gradient_norm,
+        **{f"q_{number}_mean": value for number, value in enumerate(summary.q_values, start=1)},
+    }
 
 
 def describe_training(blocks: Promoted, cache: Cache, rows: Integers, summary: CriticSummary) -> Metrics:
     """The metrics of a refresh and of the minibatches [updates, B] drawn from it; names as in docs/metrics.md."""
     ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows.reshape(-1)
     return {
-        "loss": summary.loss,
-        "gradient_norm": summary.gradient_norm,
-        **{f"q_{number}_mean": value for number, value in enumerate(summary.q_values, start=1)},
+        **describe_summary(summary),
         **cache.metrics,
         **describe_samples(cache.slots[drawn], ages[drawn]),
     }
 
 
-def actor_critic_needs(run: RunConfig, spec: EnvironmentSpec, shape: Shape) -> AgentNeeds:
-    """Bytes of the cache, of the networks with Adam, and of a minibatch on its way through them."""
+MakeModules = Callable[[RunConfig, EnvironmentSpec], Sequence[Ensemble]]
+
+
+def modules_of(shape: Shape) -> MakeModules:
+    """Makes a policy, and critics that see states and actions."""
+    return lambda run, spec: _make_ensembles(run, spec, shape, seed=0)
+
+
+def cached_needs(run: RunConfig, spec: EnvironmentSpec, make_modules: MakeModules) -> AgentNeeds:
+    """Bytes of the cache, of the networks and of what these compute for a state."""
+    settings: Any = run.algorithm
+    (size,) = spec.action_shape
+    networks = network_needs(run, spec, make_modules)
+    own = cache_needs(run, spec, settings.optimizer.batch_size, values_per_state=2 * MOST_CRITICS + 3 + size)
+    return own._replace(takers=[*own.takers, *networks])
+
+
+def network_needs(run: RunConfig, spec: EnvironmentSpec, make_modules: MakeModules) -> list[tuple[int, str]]:
+    """Bytes of the networks with a copy and Adam, and of a minibatch on its way through them; what to lower."""
     settings: Any = run.algorithm
     batch_size, hidden = settings.optimizer.batch_size, settings.network.hidden
-    (size,) = spec.action_shape
-    inputs = math.prod(run.state_shape(spec.observation_shape)) + size
-    own = cache_needs(run, spec, batch_size, values_per_state=2 * shape.num_critics + 3 + size)
+    inputs = math.prod(run.state_shape(spec.observation_shape)) + spec.action_shape[0]
     with torch.device("meta"):  # sizes without memory
-        modules = _make_ensembles(run, spec, shape, seed=0)
+        modules = make_modules(run, spec)
     weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
     widths = f"network.hidden ({', '.join(map(str, hidden))})"
-    numbers = inputs + WORKED_ON * shape.num_critics * sum(hidden)
-    return own._replace(
-        takers=[
-            *own.takers,
-            (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
-            (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
-        ]
-    )
+    numbers = inputs + WORKED_ON * max(module.count for module in modules) * sum(hidden)
+    return [
+        (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
+        (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
+    ]
+
+
+def check_continuous(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
+    """Reject a device that is not there, and a network of the user's own."""
+    find_device(run.device)
+    if module is not None:
+        raise ConfigError(f"agent {run.agent} takes no network of your own; use network.hidden.", "agent")
 
 
 def continuous_kind(
@@ -199,15 +241,10 @@ def continuous_kind(
     config: type[Any],
     make: MakeAgent,
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy],
-    shape: Shape,
+    modules: MakeModules,
     has_densities: bool,
 ) -> AgentKind:
     """An entry for the table of agents, given only what is specific to this agent."""
-
-    def check(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
-        find_device(run.device)
-        if module is not None:
-            raise ConfigError(f"agent {run.agent} takes no network of your own; use network.hidden.", "agent")
 
     def probe(run: RunConfig, steps: int, share: int) -> Probe:
         small, scale = shrink_cache(run.algorithm, steps, share)
@@ -220,9 +257,9 @@ def continuous_kind(
         make=make,
         load=load,
         actions="Box",
-        check=check,
+        check=check_continuous,
         estimator=lambda run: parse_value_estimator(run, has_densities=has_densities),
-        needs=lambda run, spec, module: actor_critic_needs(run, spec, shape),
+        needs=lambda run, spec, module: cached_needs(run, spec, modules),
         shortest_start=shortest_start,
         probe=probe,
     )

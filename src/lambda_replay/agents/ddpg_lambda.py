@@ -17,6 +17,7 @@ from lambda_replay.agents.continuous import (
     fast_optimizer,
     frequent_cache,
     make_networks,
+    modules_of,
     parse_value_estimator,
 )
 from lambda_replay.agents.deterministic import (
@@ -94,6 +95,6 @@ KIND = continuous_kind(
     config=DDPGLambdaConfig,
     make=make,
     load=load,
-    shape=SHAPE,
+    modules=modules_of(SHAPE),
     has_densities=False,
 )

@@ -1,4 +1,4 @@
-"""Shared by TD3(λ) and DDPG(λ): a deterministic policy that explores with Gaussian noise, its values, and playing."""
+"""Shared by agents with a deterministic policy: its exploration with Gaussian noise, its values, and playing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lambda_replay.agents.continuous import Minimum, mixed_with_random, over_chunks
+from lambda_replay.agents.continuous import Minimum, describe_critics, mixed_with_random, over_chunks
 from lambda_replay.agents.protocol import Acted, Tensors
 from lambda_replay.config import require
 from lambda_replay.learning.actor_critic import ActorCritic
@@ -53,11 +53,10 @@ class DeterministicCritic:
     def evaluate(self, blocks: Promoted) -> ValueBlock:
         networks, transitions = self.networks, blocks.transitions
         actions = networks.tensor(transitions.actions.reshape(-1, transitions.actions.shape[-1]))  # [n, D]
-        noise = networks.tensor(self._draw_noise(actions.shape))
+        noise = networks.tensor(draw_smoothing(self.rng, actions.shape, self.smoothing, self.smoothing_clip))
 
-        def values(states: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-            drawn = (networks.act(states).tanh() + noise[rows]).clamp(-1, 1)
-            return networks.values(states, drawn), networks.values(states, actions[rows])  # [N, n] each
+        def values(states: Tensor, rows: slice) -> tuple[Tensor, Tensor]:  # [N, n] each
+            return smoothed_values(networks, states, noise[rows]), networks.values(states, actions[rows])
 
         of_drawn, of_taken = over_chunks(blocks, networks, values)  # [N, K, L+1] each
         return ValueBlock(
@@ -69,11 +68,17 @@ class DeterministicCritic:
             is_step=transitions.is_step,
         )
 
-    def _draw_noise(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        if self.smoothing == 0:
-            return np.zeros(shape, dtype=np.float32)
-        noise = np.float32(self.smoothing) * self.rng.standard_normal(shape, dtype=np.float32)
-        return np.clip(noise, -self.smoothing_clip, self.smoothing_clip)
+
+def draw_smoothing(rng: np.random.Generator, shape: tuple[int, ...], std: float, clip: float) -> NDArray[np.float32]:
+    """Gaussian noise of this shape, clipped; none is drawn if ``std`` is 0."""
+    if std == 0:
+        return np.zeros(shape, dtype=np.float32)
+    return np.clip(np.float32(std) * rng.standard_normal(shape, dtype=np.float32), -clip, clip)
+
+
+def smoothed_values(networks: ActorCritic, states: Tensor, noise: Tensor) -> Tensor:
+    """Q_j(s, π(s) + noise) [N, n] of states [n, inputs] and noise [n, D], with actions clipped to [−1, 1]."""
+    return networks.values(states, (networks.act(states).tanh() + noise).clamp(-1, 1))
 
 
 def noisy_actions(networks: ActorCritic, states: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -92,7 +97,7 @@ def log_noise_densities(noise: NDArray[np.float32], std: float) -> NDArray[np.fl
 
 
 class DeterministicMethod:
-    """A deterministic actor-critic without target networks."""
+    """A deterministic actor-critic; ``make_critic`` gives the values for its cached returns."""
 
     def __init__(
         self,
@@ -123,6 +128,9 @@ class DeterministicMethod:
         self, minibatches: Iterable[Minibatch], shape: tuple[int, int], rng: np.random.Generator
     ) -> tuple[CriticSummary, Metrics]:
         return self._learner.train(minibatches), {}
+
+    def describe(self, batch: Minibatch) -> Metrics:
+        return describe_critics(self._networks, batch)
 
     def get_tensors(self) -> dict[str, Tensors]:
         return {"weights": self.networks.weights(), "optimizer": self._learner.optimizer_state()}

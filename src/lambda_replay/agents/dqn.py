@@ -11,24 +11,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lambda_replay.agents.epsilon_greedy import EpsilonGreedy
+from lambda_replay.agents.n_step import WINDOW_STEP_BYTES, look_ahead, parse_n_step, sample_slots, shortest_start
 from lambda_replay.agents.protocol import Acted, AgentNeeds, KeepsGoing, Tensors, Work
 from lambda_replay.agents.q_learning import FLOAT_BYTES, make_q_network, q_learning_kind
 from lambda_replay.config import ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule, TargetConfig
 from lambda_replay.envs import EnvironmentSpec
-from lambda_replay.errors import ConfigError
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
 from lambda_replay.learning.network_health import NUM_STATES, describe_network, is_look_due
 from lambda_replay.learning.training_summary import NORM_EVERY, TrainingSummary
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.replay.data import Integers, Minibatch
+from lambda_replay.replay.data import Minibatch
 from lambda_replay.replay.diagnostics import Metrics, describe_q_values
-from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import NStep
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.replay.returns import nstep_returns
-
-WINDOW_STEP_BYTES = 8 + 4 + 4 + 4 + 1 + 1  # slot, action, reward, probability, terminated, whether it is a step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,27 +130,18 @@ class DQN:
     @np.errstate(over="ignore", invalid="ignore")  # an overflow reaches the loss, which is checked
     def _sample_minibatch(self) -> Minibatch:
         """B transitions from the whole memory with their n-step returns."""
-        slots = self._sample_slots()  # [B, n+1]
-        actions, rewards, _, terminated, is_step, _ = self._memory.transitions(slots)  # [B, n+1] each
-        has_ended = terminated[:, :-1] | ~is_step[:, 1:]  # [B, n]
+        batch_size, n = self._config.optimizer.batch_size, self._estimator.n
+        slots = sample_slots(self._memory, batch_size, n, self._streams.batches)  # [B, n+1]
+        actions, rewards, discounts, continues = look_ahead(self._memory, slots, self._run.discount)
         # Only the state that ends the return needs Q-values: the one after the first end, or the n-th.
-        lengths = np.where(has_ended.any(axis=1), has_ended.argmax(axis=1) + 1, has_ended.shape[1])  # [B]
-        batch = np.arange(len(slots))
+        lengths = np.where(continues.all(axis=1), n, continues.argmin(axis=1) + 1)  # [B]
+        batch = np.arange(batch_size)
         q_values = self._target(self._memory.states(slots[batch, lengths]))  # [B, A]
-        next_values = np.zeros(has_ended.shape, dtype=np.float32)  # [B, n]
+        next_values = np.zeros(continues.shape, dtype=np.float32)  # [B, n]
         next_values[batch, lengths - 1] = q_values.max(axis=1)
-        discounts = np.where(terminated[:, :-1], np.float32(0), np.float32(self._run.discount))
-        returns = nstep_returns(rewards[:, :-1], discounts, next_values, ~has_ended, self._estimator.n)  # [B, n]
+        returns = nstep_returns(rewards, discounts, next_values, continues, n)  # [B, n]
         first = slots[:, 0]
-        return Minibatch(self._memory.states(first), actions[:, 0], returns[:, 0], first)
-
-    def _sample_slots(self) -> Integers:
-        """Slots [B, n+1] that start uniformly at random at a transition; closing slots are drawn again."""
-        batch_size, length = self._config.optimizer.batch_size, self._estimator.n
-        slots = self._memory.sample_blocks(batch_size, length, self._streams.batches)
-        while (is_closing := ~self._memory.is_step[slots[:, 0]]).any():
-            slots[is_closing] = self._memory.sample_blocks(int(is_closing.sum()), length, self._streams.batches)
-        return slots
+        return Minibatch(self._memory.states(first), actions, returns[:, 0], first)
 
     def get_tensors(self) -> dict[str, Tensors]:
         """The target network is not needed: at a boundary it is about to be overwritten."""
@@ -185,27 +173,6 @@ def make(
     return DQN(run, config, memory=memory, network=network, estimator=estimator, spec=spec, streams=streams, seed=seed)
 
 
-def parse_n_step(run: RunConfig) -> NStep:
-    """The run's estimator, if an agent with a target network can compute it."""
-    estimator = parse_estimator(run.estimator)
-    if not isinstance(estimator, NStep):
-        raise ConfigError(
-            f"agent dqn takes the estimator nstep:n, not {run.estimator}; use agent dqn-lambda for the others.",
-            "estimator",
-            "agent",
-        )
-    needed = (estimator.n + run.memory.history) * run.envs
-    if min(run.memory.start, run.memory.capacity) < needed:
-        raise ConfigError(
-            f"memory.start ({run.memory.start}) and memory.capacity ({run.memory.capacity}) must hold "
-            f"{needed} steps for {run.estimator}; raise them or lower n.",
-            "memory.start",
-            "memory.capacity",
-            "estimator",
-        )
-    return estimator
-
-
 def needs(run: RunConfig, spec: EnvironmentSpec, batch_size: int) -> AgentNeeds:
     """Bytes of the steps that each sample looks ahead."""
     steps = batch_size * (parse_n_step(run).n + 1)
@@ -220,5 +187,5 @@ KIND = q_learning_kind(
     make=make,
     estimator=parse_n_step,
     needs=needs,
-    shortest_start=lambda run: parse_n_step(run).n + run.memory.history,
+    shortest_start=shortest_start,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ from lambda_replay.agents.continuous import (
     Shape,
     check_constant_rate,
     continuous_kind,
+    describe_critics,
     fast_optimizer,
     frequent_cache,
     make_networks,
     mixed_with_random,
+    modules_of,
     over_chunks,
     parse_value_estimator,
 )
@@ -39,6 +41,7 @@ from lambda_replay.replay.data import Minibatch, ValueBlock
 from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.replay.memory import ReplayMemory
 
+SoftOrNot = Literal["soft", "nonsoft"]
 SHAPE = Shape(policy_outputs=2, num_critics=2)  # μ and log σ
 LARGEST_LOG_RATIO = 20.0  # of π(a|s)/μ(a|s); beyond it, float32 might overflow
 
@@ -62,11 +65,27 @@ class EntropyConfig:
         )
 
 
+class SoftConfig(Protocol):
+    """Settings that sac-lambda and sac share."""
+
+    @property
+    def critic(self) -> SoftOrNot: ...
+
+    @property
+    def minimum(self) -> Minimum: ...
+
+    @property
+    def entropy(self) -> EntropyConfig: ...
+
+    @property
+    def optimizer(self) -> OptimizerConfig: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class SACLambdaConfig:
     """Settings of sac-lambda."""
 
-    critic: Literal["soft", "nonsoft"] = "soft"  # soft: the entropy of every later step is part of a return
+    critic: SoftOrNot = "soft"  # soft: the entropy of every later step is part of a return
     minimum: Minimum = "step"  # take the smaller critic at each step, or the smaller of the finished returns
     cache: CacheConfig = field(default_factory=frequent_cache)
     entropy: EntropyConfig = field(default_factory=EntropyConfig)
@@ -137,9 +156,9 @@ def sample_actions(networks: ActorCritic, states: NDArray[Any], noise: NDArray[n
 
 
 class SAC:
-    """A soft actor-critic (Haarnoja et al. 2018) without target networks."""
+    """A soft actor-critic (Haarnoja et al. 2018); where its returns come from, it does not know."""
 
-    def __init__(self, config: SACLambdaConfig, networks: ActorCritic, action_size: int) -> None:
+    def __init__(self, config: SoftConfig, networks: ActorCritic, action_size: int) -> None:
         self._config, self._networks, self._size = config, networks, action_size
         entropy = config.entropy
         target = -float(action_size) if entropy.target is None else entropy.target
@@ -154,20 +173,27 @@ class SAC:
     def networks(self) -> ActorCritic:
         return self._networks
 
+    @property
+    def alpha(self) -> float:
+        return self._learner.alpha
+
     def explore(self, networks: ActorCritic, states: NDArray[Any], rng: np.random.Generator) -> Acted:
         return sample_actions(networks, states, rng.standard_normal((len(states), self._size), dtype=np.float32))
 
     def critic(self, rng: np.random.Generator) -> SoftCritic:
         config = self._config
-        return SoftCritic(self._networks, self._learner.alpha, rng, config.critic == "soft", config.minimum)
+        return SoftCritic(self._networks, self.alpha, rng, config.critic == "soft", config.minimum)
 
     def train(
         self, minibatches: Iterable[Minibatch], shape: tuple[int, int], rng: np.random.Generator
     ) -> tuple[CriticSummary, Metrics]:
         """The metrics have the α of the returns that are trained on, and the policy's mean entropy meanwhile."""
-        alpha = self._learner.alpha
+        alpha = self.alpha
         summary = self._learner.train(minibatches, rng.standard_normal((*shape, self._size), dtype=np.float32))
         return summary.critics, {"alpha": alpha, "entropy": summary.entropy}
+
+    def describe(self, batch: Minibatch) -> Metrics:
+        return describe_critics(self._networks, batch)
 
     def get_tensors(self) -> dict[str, Tensors]:
         weights = {**self._networks.weights(), "log_alpha": self._learner.log_alpha.cpu().clone()}
@@ -221,8 +247,8 @@ def make(
 
 
 def load(run: RunConfig, spec: EnvironmentSpec, weights: Tensors) -> SoftPolicy:
-    config, networks = run.algorithm, make_networks(run, spec, SHAPE, seed=0)
-    assert isinstance(config, SACLambdaConfig)
+    config: Any = run.algorithm
+    networks = make_networks(run, spec, SHAPE, seed=0)
     alpha = float(weights["log_alpha"].exp())
     networks.load_weights({name: tensor for name, tensor in weights.items() if name != "log_alpha"})
     critic = SoftCritic(networks, alpha, np.random.default_rng(run.seed), config.critic == "soft", config.minimum)
@@ -234,6 +260,6 @@ KIND = continuous_kind(
     config=SACLambdaConfig,
     make=make,
     load=load,
-    shape=SHAPE,
+    modules=modules_of(SHAPE),
     has_densities=True,
 )

@@ -5,7 +5,20 @@ A new agent needs a file with its config and its class, a line here, and a prese
 
 from __future__ import annotations
 
-from lambda_replay.agents import ddpg_lambda, dqn, dqn_lambda, drqn_lambda, pqn, sac_lambda, td3_lambda, uvfa_lambda
+from lambda_replay.agents import (
+    ddpg_lambda,
+    dqn,
+    dqn_lambda,
+    drqn_lambda,
+    naf_lambda,
+    pqn,
+    sac,
+    sac_lambda,
+    sdqn_lambda,
+    td3,
+    td3_lambda,
+    uvfa_lambda,
+)
 from lambda_replay.agents.protocol import AgentKind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
@@ -19,6 +32,10 @@ AGENTS: dict[str, AgentKind] = {
     "sac-lambda": sac_lambda.KIND,
     "td3-lambda": td3_lambda.KIND,
     "ddpg-lambda": ddpg_lambda.KIND,
+    "naf-lambda": naf_lambda.KIND,
+    "sdqn-lambda": sdqn_lambda.KIND,
+    "sac": sac.KIND,
+    "td3": td3.KIND,
     "uvfa-lambda": uvfa_lambda.KIND,
 }
 

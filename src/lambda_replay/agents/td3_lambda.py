@@ -18,6 +18,7 @@ from lambda_replay.agents.continuous import (
     fast_optimizer,
     frequent_cache,
     make_networks,
+    modules_of,
     parse_value_estimator,
 )
 from lambda_replay.agents.deterministic import (
@@ -126,6 +127,6 @@ KIND = continuous_kind(
     config=TD3LambdaConfig,
     make=make,
     load=load,
-    shape=SHAPE,
+    modules=modules_of(SHAPE),
     has_densities=False,
 )

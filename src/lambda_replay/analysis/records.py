@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lambda_replay.config import flatten
+from lambda_replay.config import RunConfig, flatten
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Floats, Integers
 from lambda_replay.rundir.states import State
@@ -94,13 +94,15 @@ class Run:
 
 def read_run(record: RunRecord) -> Run:
     """The contents of the run directory so far; a directory that does not exist yet gives an empty run."""
+    config = read_object(record.path / "config.json")
+    warnings = find_warnings(read_lines(record.path / "metrics.jsonl"), config.get("discount", RunConfig.discount))
     return Run(
         record=record,
-        config=read_object(record.path / "config.json"),
+        config=config,
         provenance=read_object(record.path / "provenance.json"),
         episodes=read_episodes(record.path / "episodes.csv"),
         timing=read_timing(record.path / "timing.jsonl"),
-        warnings=tuple(warning.sentence for warning in find_warnings(read_lines(record.path / "metrics.jsonl"))),
+        warnings=tuple(warning.sentence for warning in warnings),
     )
 
 

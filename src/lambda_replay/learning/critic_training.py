@@ -39,6 +39,35 @@ class CriticSummary(NamedTuple):
     loss: float
     gradient_norm: float  # before clipping; mean over those that were measured
     q_values: list[float]  # Q_j(s, a) of each critic
+    td_error_abs: float
+
+
+class CriticRecord:
+    """What some minibatches showed, for a summary."""
+
+    def __init__(self, *, is_huber: bool) -> None:
+        self._is_huber = is_huber
+        self._errors: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._norms: list[Tensor] = []
+
+    @property
+    def measures_next(self) -> bool:
+        """Whether the norm of the next gradient is wanted."""
+        return len(self._errors) % NORM_EVERY == 0
+
+    def add(self, errors: Tensor, values: Tensor, norm: Tensor | None) -> None:
+        """Errors R − Q_j(s, a) and values Q_j(s, a) [N, B] of a minibatch, and its gradient's norm if it is known."""
+        self._norms += [] if norm is None else [norm]
+        self._errors.append(errors)
+        self._values.append(values)
+
+    def summarise(self) -> CriticSummary:
+        """The summary; raises DivergenceError if anything in it is not finite."""
+        errors, values = (torch.stack(many).cpu().numpy() for many in (self._errors, self._values))  # [updates, N, B]
+        summary = summarise(errors, values, self._norms, is_huber=self._is_huber)
+        q_values = values.mean(axis=(0, 2)).tolist()
+        return CriticSummary(summary.loss, summary.gradient_norm, q_values, summary.td_error_abs)
 
 
 class CriticTraining:
@@ -51,20 +80,13 @@ class CriticTraining:
 
     def begin(self) -> None:
         """Forget the minibatches seen."""
-        self._errors: list[Tensor] = []
-        self._values: list[Tensor] = []
-        self._norms: list[Tensor] = []
+        self._record = CriticRecord(is_huber=self._is_huber)
 
     def update(self, inputs: Tensor, returns: Tensor) -> None:
         """One gradient step."""
         gradients, errors, values = critic_gradient(self._critics, inputs, returns, is_huber=self._is_huber)
-        norm = self.optimizer.step(gradients, measures=len(self._errors) % NORM_EVERY == 0)
-        self._norms += [] if norm is None else [norm]
-        self._errors.append(errors)
-        self._values.append(values)
+        norm = self.optimizer.step(gradients, measures=self._record.measures_next)
+        self._record.add(errors, values, norm)
 
     def summarise(self) -> CriticSummary:
-        """The summary; raises DivergenceError if anything in it is not finite."""
-        errors, values = (torch.stack(many).cpu().numpy() for many in (self._errors, self._values))  # [updates, N, B]
-        summary = summarise(errors, values, self._norms, is_huber=self._is_huber)
-        return CriticSummary(summary.loss, summary.gradient_norm, values.mean(axis=(0, 2)).tolist())
+        return self._record.summarise()

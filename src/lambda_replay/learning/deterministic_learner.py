@@ -43,17 +43,17 @@ class DeterministicLearner:
         self._critics.begin()
         torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
         try:
-            for number, batch in enumerate(minibatches, start=1):
-                self._update(batch, trains_policy=number % self._policy_every == 0)
+            for batch in minibatches:
+                self._update(batch)
         finally:
             torch.set_flush_denormal(False)
         return self._critics.summarise()
 
-    def _update(self, batch: Minibatch, *, trains_policy: bool) -> None:
+    def _update(self, batch: Minibatch) -> None:
         networks = self._networks
         states, actions, returns = networks.states(batch.states), *map(networks.tensor, (batch.actions, batch.returns))
         self._critics.update(torch.cat([states, actions], dim=1), returns)
-        if trains_policy:
+        if self._critics.optimizer.num_steps % self._policy_every == 0:
             size = actions.shape[1]
             self._policy.step(deterministic_policy_gradient(networks.policy, self._first_critic, states, size))
 

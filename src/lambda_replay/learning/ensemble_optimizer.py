@@ -19,6 +19,11 @@ class EnsembleOptimizer:
         self._largest = config.max_grad_norm
         self._adam = Adam(self._parameters, config)
 
+    @property
+    def num_steps(self) -> int:
+        """How often the parameters were updated, in this process or before it was resumed."""
+        return self._adam.num_steps
+
     def step(self, gradients: list[Tensor], *, measures: bool = False) -> Tensor | None:
         """Update the parameters; ``measures``: return the norm of all gradients together, before clipping."""
         norm: Tensor | None = None

@@ -31,8 +31,17 @@ class Ensemble(nn.Module):
         self.norm_biases = nn.ParameterList([torch.zeros(count, 1, units) for units in normed])
 
     @property
+    def count(self) -> int:
+        """N, the number of networks."""
+        return int(self.weights[0].shape[0])
+
+    @property
     def num_inputs(self) -> int:
         return int(self.weights[0].shape[1])
+
+    @property
+    def num_outputs(self) -> int:
+        return int(self.weights[-1].shape[2])
 
     def hidden_layers(self, inputs: Tensor) -> list[Tensor]:  # [n, inputs] -> [N, n, units] each
         layers: list[Tensor] = []

@@ -5,13 +5,16 @@ A rule warns only after many rows of metrics.jsonl, or many games. docs/metrics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+from lambda_replay.config import RunConfig
 
 MANY_ROWS = 20  # consecutive rows of metrics in which values must look sick
 MANY_GAMES = 200  # games after the random ones before a score is judged
 ALIKE = 0.02  # times the mean |TD error|: values that vary less over states than this do not depend on them
-AWAY = 5.0  # times the largest discounted sum of rewards: no sound value is that large
+AWAY = 5.0  # times the largest discounted sum of rewards and entropies: no sound value is that large
 
 Row = Mapping[str, float | None]
 
@@ -26,7 +29,10 @@ class HealthWarning(NamedTuple):
 class HealthMonitor:
     """Reads the rows of a run's metrics as they come; ``warnings`` are those that hold now."""
 
-    def __init__(self) -> None:
+    def __init__(self, discount: float = RunConfig.discount) -> None:
+        """``discount`` is the run's γ."""
+        self._discount = discount
+        self._entropy_sum = 0.0  # the largest that the policy's entropy ever was, summed over the steps ahead
         self._rows_alike = 0
         self._rows_away = 0
         self._dead_share = 0.0  # of the layer with the most dead units, when the network was last looked at
@@ -63,16 +69,26 @@ class HealthMonitor:
 
     def _judge_size(self, row: Row) -> HealthWarning | None:
         value, largest = row.get("q_mean"), row.get("reward_sum_max_100")
+        self._see_entropy(row)
         if value is None or largest is None:
             return self._current.get("values away")
-        self._rows_away = self._rows_away + 1 if abs(value) > AWAY * largest else 0
+        self._rows_away = self._rows_away + 1 if abs(value) > AWAY * (largest + self._entropy_sum) else 0
         if self._rows_away < MANY_ROWS:
             return None
+        and_entropy = f", and {self._entropy_sum:.3g} of entropy" if self._entropy_sum else ""
         return HealthWarning(
             "values away",
             f"the Q-values run away from the returns (their mean is {value:.3g}, but no discounted sum of rewards in "
-            f"the last 100 games exceeds {largest:.3g}): lower optimizer.learning_rate or λ, or refresh less often",
+            f"the last 100 games exceeds {largest:.3g}{and_entropy}): lower optimizer.learning_rate or λ, or refresh "
+            "less often",
         )
+
+    def _see_entropy(self, row: Row) -> None:
+        """A soft Q-value holds the entropies ahead too: α·H·(γ + γ² + …). It forgets them slowly when α falls."""
+        alpha, entropy = row.get("alpha"), row.get("entropy")
+        if alpha is not None and entropy is not None:
+            steps = self._discount / (1 - self._discount) if self._discount < 1 else math.inf
+            self._entropy_sum = max(self._entropy_sum, abs(alpha * entropy) * steps)
 
     def _judge_score(self, row: Row) -> HealthWarning | None:
         score, chance, error = (row.get(name) for name in ("score_mean_100", "score_random", "score_random_error"))
@@ -91,9 +107,9 @@ class HealthMonitor:
         )
 
 
-def find_warnings(rows: Iterable[Row]) -> list[HealthWarning]:
+def find_warnings(rows: Iterable[Row], discount: float = RunConfig.discount) -> list[HealthWarning]:
     """The warnings that hold at the end of a run's metrics."""
-    monitor = HealthMonitor()
+    monitor = HealthMonitor(discount)
     for row in rows:
         monitor.see(row)
     return monitor.warnings

@@ -14,9 +14,13 @@ from lambda_replay.agents.deterministic import NoiseConfig
 from lambda_replay.agents.dqn import DQNConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.agents.drqn_lambda import DRQNLambdaConfig, RecurrenceConfig
+from lambda_replay.agents.naf_lambda import NAFLambdaConfig
 from lambda_replay.agents.pqn import PQNConfig, RolloutConfig
+from lambda_replay.agents.sac import SACConfig
 from lambda_replay.agents.sac_lambda import SACLambdaConfig
+from lambda_replay.agents.sdqn_lambda import SDQNLambdaConfig
 from lambda_replay.agents.table import agent_kind
+from lambda_replay.agents.td3 import TD3Config
 from lambda_replay.agents.td3_lambda import TD3LambdaConfig
 from lambda_replay.agents.uvfa_lambda import UVFALambdaConfig
 from lambda_replay.config import (
@@ -225,6 +229,10 @@ PRESETS = {
             "sac-lambda": Choice(SACLambdaConfig(), "peng:0.7"),
             "td3-lambda": Choice(TD3LambdaConfig(**_DETERMINISTIC), "peng:0.7"),
             "ddpg-lambda": Choice(DDPGLambdaConfig(**_DETERMINISTIC), "peng:0.7"),
+            "naf-lambda": Choice(NAFLambdaConfig(precision=100.0, **_DETERMINISTIC), "peng:0.7"),
+            "sdqn-lambda": Choice(SDQNLambdaConfig(optimizer=_DETERMINISTIC["optimizer"]), "peng:0.7"),
+            "sac": Choice(SACConfig(), "nstep:1"),
+            "td3": Choice(TD3Config(**_DETERMINISTIC), "nstep:1"),
         },
     ),
     "goals": Preset(

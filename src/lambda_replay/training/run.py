@@ -95,7 +95,7 @@ class Run:
             sync_directory(path / MEMORY)
             sync_directory(path)
         self.log: RunLog | None = None
-        self.health = HealthMonitor()
+        self.health = HealthMonitor(config.discount)
         self._environments, self._beside, self._lock = environments, beside, lock
         self._checksums = MemoryChecksums()
         self._resumed_at: int | None = None
