@@ -87,7 +87,7 @@ def chain_config(length: int, lambda_: float, *, steps: int, seed: int, agent: s
     }
     if agent == "drqn-lambda":
         own["recurrence"] = {"burn_in": 0, "sequence_length": None}
-        own["optimizer"] = {"batch_size": 16}
+        own["optimizer"] = {"batch_size": 16, "final_learning_rate": None}
     return override(make_config("CartPole-v1", agent=agent), own)
 
 

@@ -74,8 +74,8 @@ def play_letters(
 ) -> tuple[ReplayMemory, list[Floats]]:
     """A memory filled by a script: "." a step, "T" the last of a terminated episode, "U" of a truncated one.
 
-    And the Q-values [A] of ``acting``, a function of the memory, in every state: those of closing slots are not a
-    state in which anybody acts, so they are missing (NaN).
+    And the Q-values [A] of ``acting``, a function of the memory, in every slot, also in those that close an episode: a
+    truncated one bootstraps from them.
     """
     rng = np.random.default_rng(seed)
     memory = ReplayMemory(len(letters) * 2 + 5, shape, dtype)
@@ -89,7 +89,7 @@ def play_letters(
             letter == "U", 0.5,
         )  # fmt: skip
         if letter in "TU":
-            seen.append(np.full(NUM_ACTIONS, np.nan))
+            seen.append(ask(memory.newest_states())[0])
             memory.begin(observations(shape, dtype, rng))
     seen.append(ask(memory.newest_states())[0])
     return memory, seen
@@ -114,10 +114,8 @@ def test_a_block_unrolled_is_its_episodes_played_step_by_step(cell: Cell, kind: 
     memory, seen = play_letters(letters, shape, dtype, lambda memory: RecurrentActing(network, memory).q_values)
     blocks = block_at(memory, 0, length=22, burn_in=3)
     unrolled = RecurrentCritic(network).evaluate(blocks).q_values[0]  # [L+1, A]
-    played = np.array(seen[3:26])
-    is_played = ~np.isnan(played[:, 0])
-    assert is_played.sum() == 20
-    assert_allclose(unrolled[is_played], played[is_played], atol=1e-6)
+    assert unrolled.shape == (23, NUM_ACTIONS)
+    assert_allclose(unrolled, seen[3:26], atol=1e-6)
 
 
 @pytest.mark.parametrize("cell", CELLS)

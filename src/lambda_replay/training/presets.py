@@ -208,8 +208,8 @@ PRESETS = {
             ),
             "drqn-lambda": Choice(
                 DRQNLambdaConfig(
-                    cache=CacheConfig(size=2_400, block_length=30, refresh_every=200, updates=25),
-                    recurrence=RecurrenceConfig(units=64, burn_in=10),
+                    cache=CacheConfig(size=2_400, block_length=30, refresh_every=200, updates=50),
+                    recurrence=RecurrenceConfig(units=64, burn_in=10, sequence_length=10),
                     exploration=ExplorationConfig(start=1.0, end=0.05, steps=10_000),
                     optimizer=OptimizerConfig(learning_rate=1e-3, final_learning_rate=1e-4, epsilon=1e-5, loss="huber"),
                     network=NetworkConfig(hidden=(128,)),
