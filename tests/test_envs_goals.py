@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,25 @@ def test_the_example_of_the_docs_has_goals() -> None:
     assert goals.outcomes(seen[:, goals.achieved], seen[:, goals.desired]).rewards[0] == step.reward
     many = np.arange(4, dtype=np.float32)[:, None]
     assert goals.outcomes(many, many[::-1].copy()).rewards.tolist() == [-1] * 4
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gymnasium_robotics") is None, reason="the extra robotics is optional")
+@pytest.mark.parametrize(("env", "size"), [("FetchReach-v4", 3), ("FetchPush-v4", 3), ("PointMaze_UMaze-v3", 2)])
+def test_the_goals_of_robotics(env: str, size: int) -> None:
+    """The rewards of its steps are those of its compute_reward; reaching the goal does not end these episodes."""
+    environment = GymnasiumEnvironment(f"gymnasium_robotics:{env}")
+    goals = environment.spec.goals
+    assert goals is not None
+    assert goals.achieved.stop - goals.achieved.start == goals.desired.stop - goals.desired.start == size
+    environment.reset(4)
+    rng = np.random.default_rng(0)
+    steps = [environment.step(rng.uniform(-1, 1, environment.spec.action_shape)) for _ in range(20)]
+    seen = np.array([step.observation for step in steps])
+    outcomes = goals.outcomes(seen[:, goals.achieved], seen[:, goals.desired])
+    assert outcomes.rewards.tolist() == [step.reward for step in steps]
+    reached = goals.outcomes(seen[:, goals.achieved], seen[:, goals.achieved])
+    assert (reached.rewards > outcomes.rewards).all()
+    assert reached.terminated is not None
+    assert not reached.terminated.any()
+    assert [step.is_success for step in steps] == [False] * 20
+    environment.close()

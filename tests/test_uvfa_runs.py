@@ -143,7 +143,6 @@ def test_continuous_actions_learn_in_hindsight(actor_critic: str) -> None:
             "cache": {"size": 600, "block_length": 6, "refresh_every": 50, "updates": 40},
             "network": {"hidden": (32, 32)},
             "optimizer": {"batch_size": 64, "learning_rate": 2e-3},
-            **({"entropy": {"start": 0.1}} if actor_critic == "sac" else {}),
         },
     )
     assert success_rate(config, games=60) >= 0.95

@@ -281,9 +281,7 @@ class RunConfig:
 
     env: str  # atari/pong, minatar/breakout, CartPole-v1, Pendulum-v1, or package:Env-v0 (any Gymnasium id)
     env_args: tuple[str, ...] = ()  # name=value arguments of a Gymnasium environment; values are JSON, or else text
-    agent: str = (
-        "dqn-lambda"  # dqn-, drqn-, uvfa-lambda, dqn, pqn · Box: sac-, td3-, ddpg-, naf-, sdqn-lambda, sac, td3
-    )
+    agent: str = "dqn-lambda"  # dqn-, drqn-, uvfa-lambda, dqn, pqn; Box: sac-, td3-, ddpg-, naf-, sdqn-lambda, sac, td3
     estimator: str = "peng:0.75"  # return estimator; dqn, sac and td3 take nstep:n only; the paper's baseline nstep:3
     steps: int = 10_000_000  # agent steps, summed over all environments; paper 10,000,000
     seed: int = 0  # all random streams of the run derive from it

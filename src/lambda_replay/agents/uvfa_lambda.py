@@ -79,7 +79,7 @@ class UVFALambdaConfig:
     )
     # ε-greedy actions, if they are Discrete.
     exploration: ExplorationConfig = field(default_factory=lambda: ExplorationConfig(end=0.1, steps=20_000))
-    entropy: EntropyConfig = field(default_factory=EntropyConfig)  # of sac
+    entropy: EntropyConfig = field(default_factory=lambda: EntropyConfig(start=0.05))  # of sac
     noise: NoiseConfig = field(default_factory=lambda: NoiseConfig(std=0.2))  # of td3
     smoothing: SmoothingConfig = field(default_factory=SmoothingConfig)  # of td3
     optimizer: OptimizerConfig = field(

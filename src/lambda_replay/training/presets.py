@@ -238,6 +238,7 @@ PRESETS = {
     "goals": Preset(
         {
             "steps": 150_000,
+            "discount": 0.95,
             "memory": MemoryConfig(capacity=200_000, start=1_000, history=1),
             "checkpoint_every": 10_000,
         },
