@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,6 +242,28 @@ def test_a_run_that_never_reaches_the_score_ends_at_its_last_step(tmp_path: Path
     whole = train_to_end(tmp_path / "whole", small_config(CHAIN))
     run = train_to_end(tmp_path / "run", small_config(CHAIN, stop_at_score=2.0))
     assert not differences(whole, run)
+
+
+def test_the_commands_say_what_happened(server: Server, tmp_path: Path) -> None:
+    config = busy_config(**LEARNING, cache={"updates": 10}, stop_at_score=0.6, film_every=0, evaluate_every=240)
+    run = tmp_path / "run"
+    trained = server.run(*train_command(config, tmp_path, run))
+    assert trained.code == 0, trained.err
+    assert re.search(r"\nstopped at step \d+ of 900: the score reached 0\.6\n", trained.out)
+    assert "greedy score (3) " in trained.out
+    for command in (["evaluate", str(run), "--games", "2"], ["watch", str(run), "--out", str(tmp_path / "film.gif")]):
+        ended = server.run(*command, "--weights", "best", "--trust")
+        assert ended.code == 0, ended.err
+    finished = server.run("resume", run, "--trust")
+    assert (finished.code, finished.out) == (0, f"{run} is already finished; there was nothing left to do.\n")
+    for lengths, words in (
+        (["--stop-at-score", "0.75"], "kept no replay memory to go on with"),
+        (["--steps", "100"], "steps is 100, but"),
+        (["--steps", "1200"], "stops at 0.6; give a higher stop_at_score"),
+    ):
+        refused = server.run("resume", run, "--trust", *lengths)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert words in refused.err
 
 
 # --- longer runs ------------------------------------------------------------------------------------------------------
