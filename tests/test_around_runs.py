@@ -308,6 +308,13 @@ def test_a_longer_run_is_one_that_was_planned_so_long(tmp_path: Path, values: di
     assert saved_steps(finished)  # it still keeps its memory
 
 
+def test_a_run_without_a_checkpoint_starts_over_with_the_new_length(tmp_path: Path) -> None:
+    train_until(tmp_path / "run", small_config(CHAIN), 60)
+    assert not saved_steps(tmp_path / "run")
+    whole = train_to_end(tmp_path / "whole", small_config(CHAIN, steps=480))
+    assert not differences(whole, extended(tmp_path / "run", steps=480))
+
+
 def test_schedules_that_depend_on_the_length_follow_the_new_plan(tmp_path: Path) -> None:
     """Priorities fall from 0.5 at step 0 to 0 at the last one: of 420 before the checkpoint at 360, of 840 after it."""
     short = small_config(CHAIN, cache={"priority": 0.5})
