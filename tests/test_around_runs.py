@@ -24,6 +24,7 @@ from small_runs import (
     copy_run,
     differences,
     finish,
+    learnt_the_same,
     resume_to_end,
     small_config,
     stop_at,
@@ -53,7 +54,7 @@ CHAIN = "environments:LinearChain-v0"
 BUSY: dict[str, Any] = {"evaluate_every": 60, "evaluate_games": 3, "film_every": 120, "checkpoint_every": 120}
 
 LEARNING: dict[str, Any] = {"exploration": {"steps": 300, "end": 0.05}, "steps": 900}  # 0.6 after 100 games, then 0.78
-HALF = (52, 64, 80)  # calls between the first and the last write of an extension, of which one can be killed
+HALF = (51, 58, 66)  # calls between the first and the last write of an extension, of which one can be killed
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +314,23 @@ def test_a_run_without_a_checkpoint_starts_over_with_the_new_length(tmp_path: Pa
     assert not saved_steps(tmp_path / "run")
     whole = train_to_end(tmp_path / "whole", small_config(CHAIN, steps=480))
     assert not differences(whole, extended(tmp_path / "run", steps=480))
+
+
+def test_damage_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    """Of an older checkpoint, which goes, and of a log, which is begun anew."""
+    whole = train_to_end(tmp_path / "whole", small_config(CHAIN, steps=480, stop_at_score=2.0))
+    run = keep(tmp_path / "run", small_config(CHAIN, stop_at_score=2.0))
+    assert saved_steps(run) == [360, 300]
+    (run / "checkpoints" / "300" / "state.json").write_text("{}")
+    (run / "metrics.jsonl").write_text("damaged")
+    assert learnt_the_same(whole, extended(run, steps=480), {"metrics.jsonl": metrics_before(whole, 360)})
+    assert saved_steps(run) == [420, 360]
+
+
+def metrics_before(run: Path, step: int) -> int:
+    """Where in the log the row of a step begins."""
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    return sum(len(line) for line in lines if json.loads(line)["step"] < step)
 
 
 def test_schedules_that_depend_on_the_length_follow_the_new_plan(tmp_path: Path) -> None:
