@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from small_runs import (
     copy_run,
     differences,
     finish,
+    learnt_the_same,
     resume_to_end,
     small_config,
     stop_at,
@@ -52,7 +54,7 @@ CHAIN = "environments:LinearChain-v0"
 BUSY: dict[str, Any] = {"evaluate_every": 60, "evaluate_games": 3, "film_every": 120, "checkpoint_every": 120}
 
 LEARNING: dict[str, Any] = {"exploration": {"steps": 300, "end": 0.05}, "steps": 900}  # 0.6 after 100 games, then 0.78
-HALF = (52, 64, 80)  # calls between the first and the last write of an extension, of which one can be killed
+HALF = (51, 58, 66)  # calls between the first and the last write of an extension, of which one can be killed
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +245,28 @@ def test_a_run_that_never_reaches_the_score_ends_at_its_last_step(tmp_path: Path
     assert not differences(whole, run)
 
 
+def test_the_commands_say_what_happened(server: Server, tmp_path: Path) -> None:
+    config = busy_config(**LEARNING, cache={"updates": 10}, stop_at_score=0.6, film_every=0, evaluate_every=240)
+    run = tmp_path / "run"
+    trained = server.run(*train_command(config, tmp_path, run))
+    assert trained.code == 0, trained.err
+    assert re.search(r"\nstopped at step \d+ of 900: the score reached 0\.6\n", trained.out)
+    assert "greedy score (3) " in trained.out
+    for command in (["evaluate", str(run), "--games", "2"], ["watch", str(run), "--out", str(tmp_path / "film.gif")]):
+        ended = server.run(*command, "--weights", "best", "--trust")
+        assert ended.code == 0, ended.err
+    finished = server.run("resume", run, "--trust")
+    assert (finished.code, finished.out) == (0, f"{run} is already finished; there was nothing left to do.\n")
+    for lengths, words in (
+        (["--stop-at-score", "0.75"], "kept no replay memory to go on with"),
+        (["--steps", "100"], "steps is 100, but"),
+        (["--steps", "1200"], "stops at 0.6; give a higher stop_at_score"),
+    ):
+        refused = server.run("resume", run, "--trust", *lengths)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert words in refused.err
+
+
 # --- longer runs ------------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +307,30 @@ def test_a_longer_run_is_one_that_was_planned_so_long(tmp_path: Path, values: di
     if "evaluate_every" in values:
         assert everything(whole) == everything(stopped)
     assert saved_steps(finished)  # it still keeps its memory
+
+
+def test_a_run_without_a_checkpoint_starts_over_with_the_new_length(tmp_path: Path) -> None:
+    train_until(tmp_path / "run", small_config(CHAIN), 60)
+    assert not saved_steps(tmp_path / "run")
+    whole = train_to_end(tmp_path / "whole", small_config(CHAIN, steps=480))
+    assert not differences(whole, extended(tmp_path / "run", steps=480))
+
+
+def test_damage_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    """Of an older checkpoint, which goes, and of a log, which is begun anew."""
+    whole = train_to_end(tmp_path / "whole", small_config(CHAIN, steps=480, stop_at_score=2.0))
+    run = keep(tmp_path / "run", small_config(CHAIN, stop_at_score=2.0))
+    assert saved_steps(run) == [360, 300]
+    (run / "checkpoints" / "300" / "state.json").write_text("{}")
+    (run / "metrics.jsonl").write_text("damaged")
+    assert learnt_the_same(whole, extended(run, steps=480), {"metrics.jsonl": metrics_before(whole, 360)})
+    assert saved_steps(run) == [420, 360]
+
+
+def metrics_before(run: Path, step: int) -> int:
+    """Where in the log the row of a step begins."""
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    return sum(len(line) for line in lines if json.loads(line)["step"] < step)
 
 
 def test_schedules_that_depend_on_the_length_follow_the_new_plan(tmp_path: Path) -> None:

@@ -237,6 +237,13 @@ def test_with_numpy_alone_every_command_names_the_extra(install: Install, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_with_numpy_alone_training_from_python_names_the_extra(install: Install, tmp_path: Path) -> None:
+    code = "import lambda_replay as lr\ntry:\n    lr.train\nexcept lr.ConfigError as error:\n    print(error)"
+    ended = install().python(code, directory=tmp_path)
+    assert ended.stdout.startswith("lambda_replay.train needs "), ended.stderr
+    assert ended.stdout.endswith(remedy("train") + "\n")
+
+
 # --- the extra `train` and what is missing then -----------------------------------------------------------------------
 
 

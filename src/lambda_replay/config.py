@@ -19,6 +19,7 @@ Schedule = Literal["burst", "concurrent"]
 Sampling = Literal["independent", "systematic"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that users cannot set
+OBJECT = "object/"  # begins the name of what was given as a Python object and cannot be found by any name
 MAX_THREADS = 1024  # more than any machine's cores; far more would crash the process
 LARGEST_NUMBER = 10**15  # for any count or size; floating point represents all of these exactly
 LARGEST_RUN_SEED = 2**128 - 1  # 128 bits, as NumPy recommends

@@ -15,7 +15,7 @@ from rich.text import Text
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.formatting import duration, number
 from lambda_replay.config import RunConfig
-from lambda_replay.training.events import Learned, RunEvent
+from lambda_replay.training.events import Evaluated, Learned, RunEvent
 from lambda_replay.training.health import HealthMonitor
 from lambda_replay.training.loop import Loop
 
@@ -40,6 +40,7 @@ class Display:
         self._said: set[str] = set()  # kinds of warnings
         self._metrics: dict[str, float | None] = {}
         self._scores: list[float] = []
+        self._evaluated: Evaluated | None = None  # the last one
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), loop.step)])
         self._said_at = time.monotonic()
         self._live = Live(
@@ -60,6 +61,8 @@ class Display:
             self._console.print(Text(self.line()), soft_wrap=True)
 
     def on_event(self, event: RunEvent) -> None:
+        if isinstance(event, Evaluated):
+            self._evaluated = event
         if isinstance(event, Learned):
             self._metrics = {**self._metrics, **event.metrics}
             if self._loop.score is not None:
@@ -98,6 +101,8 @@ class Display:
             ("loss", number(metrics.get("loss"))),
             ("mean |TD error|", number(metrics.get("td_error_abs_mean"))),
         ]
+        if self._evaluated is not None:
+            shown.append((f"greedy score ({self._evaluated.games})", number(self._evaluated.score_mean)))
         if "return_minus_q_mean" in metrics:
             shown.append(("return − Q", number(metrics["return_minus_q_mean"])))
         if "lambda_mean" in metrics:

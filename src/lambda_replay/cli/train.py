@@ -15,7 +15,7 @@ from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.extras import needed_for
 from lambda_replay.rundir.directory import free_name, is_finished
 from lambda_replay.rundir.files import quoted
-from lambda_replay.training.events import Learned, OnEvent, RunEvent
+from lambda_replay.training.events import Evaluated, Learned, OnEvent, RunEvent
 from lambda_replay.training.run import Run, finish_run, start_run
 
 
@@ -58,6 +58,11 @@ def conduct(run: Run, *, has_tensorboard: bool) -> None:
         run.close()
     score = "no game ended" if run.loop.score is None else f"mean score of the last 100 games {run.loop.score:.4g}"
     console.print(f"done: {score}; everything is in {run.path}", highlight=False, soft_wrap=True)
+    if run.loop.step < run.config.steps:
+        sentence = (
+            f"stopped at step {run.loop.step:,} of {run.config.steps:,}: the score reached {run.config.stop_at_score:g}"
+        )
+        console.print(sentence, highlight=False, soft_wrap=True)
     for warning in run.health.warnings:
         console.print(f"warning: {warning.sentence}.", highlight=False, soft_wrap=True)
     if run.config.steps <= run.config.memory.start:
@@ -117,10 +122,13 @@ def _tensorboard_sink(path: Path) -> OnEvent:
     writer = load_tensorboard()(str(path / "tensorboard"))
 
     def write(event: RunEvent) -> None:
+        if isinstance(event, Evaluated):
+            writer.add_scalar("evaluation_score_mean", event.score_mean, event.step)
         if isinstance(event, Learned):
             for name, value in event.metrics.items():
                 if value is not None:
                     writer.add_scalar(name, value, event.step)
+        if isinstance(event, Evaluated | Learned):
             writer.flush()
 
     return write

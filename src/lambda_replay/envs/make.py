@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lambda_replay.config import RunConfig
+from lambda_replay.config import OBJECT, RunConfig
 from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.bitflip import BitFlip
 from lambda_replay.envs.flicker import Flicker
@@ -13,8 +13,6 @@ from lambda_replay.envs.minatar import MinAtar
 from lambda_replay.envs.observe import Observe
 from lambda_replay.errors import ConfigError
 from lambda_replay.extras import needed_for
-
-OBJECT = "object/"  # begins the name of an environment that was given as a Python object
 
 
 def make_environment(config: RunConfig, given: Any = None) -> Environment:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lambda_replay.config import OBJECT
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Evaluation, Explanation, Floats
 from lambda_replay.replay.dynamic_lambda import Bounded, Median
@@ -36,7 +37,6 @@ MAX_K = 100  # steps of λ: the median holds k+1 returns of every row, 130 MB fo
 MAX_BOUND = float(np.finfo(np.float32).max)
 LEGEND = f"λ and ε from 0 to 1, n from 1 to {MAX_N:,}, k even from 2 to {MAX_K}, δ from 0 to {MAX_BOUND:.2g}"
 OWN_FORM = "package.module:callable"
-OBJECT = "object/"  # begins the name of what was given as a Python object and cannot be imported by any name
 _ALIASES = {"peng-median": "median", "peng-bounded": "bounded"}
 
 
@@ -176,6 +176,8 @@ _GIVEN: ContextVar[Mapping[str, Callable[..., Floats]]] = ContextVar("given esti
 
 def name_of_estimator(estimator: Callable[..., object]) -> str:
     """The name with which ``parse_estimator`` finds this estimator again; ``object/NAME`` if there is none."""
+    if isinstance(estimator, OwnEstimator):
+        return estimator.name
     spelling = repr(estimator)
     if spelling.partition(":")[0].partition("/")[0] in NAMED and parse_estimator(spelling) == estimator:
         return spelling

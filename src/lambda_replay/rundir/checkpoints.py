@@ -138,18 +138,14 @@ def forget_logs(run: Path, checkpoint: Checkpoint, names: Iterable[str]) -> Chec
     state, vouched = checkpoint.state, checkpoint.state["checksums"]
     lengths = {**state["logs"], **dict.fromkeys(names, 0)}
     logs = {**vouched["logs"], **{name: file_checksum(run / name, 0) for name in names}}
-    return _rewrite(run, checkpoint, {"logs": lengths, "checksums": {**vouched, "logs": logs}})
-
-
-def change_config(run: Path, checkpoint: Checkpoint, config: RunConfig) -> Checkpoint:
-    """Let a checkpoint belong to a config that differs from its own in how long the run lasts."""
-    return _rewrite(run, checkpoint, {"config": to_dict(config)})
-
-
-def _rewrite(run: Path, checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Checkpoint:
-    state = {**checkpoint.state, **changes}
+    state = {**state, "logs": lengths, "checksums": {**vouched, "logs": logs}}
     _write_state(run / CHECKPOINTS / str(checkpoint.step), state)
     return checkpoint._replace(state=state)
+
+
+def change_config(run: Path, state: Mapping[str, Any], config: RunConfig) -> None:
+    """Let a checkpoint belong to a config that differs from its own in how long the run lasts."""
+    _write_state(run / CHECKPOINTS / str(state["step"]), {**state, "config": to_dict(config)})
 
 
 def _make_way(place: Path) -> None:

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict  # pydantic reads this one before Python
 from lambda_replay.agents.run_settings import to_dict
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.rundir.checkpoints import Checkpoint, change_config, load_checkpoint, read_state, saved_steps
+from lambda_replay.rundir.checkpoints import change_config, read_state, remove_checkpoint, saved_steps
 from lambda_replay.rundir.directory import (
     WEIGHTS,
     amend_provenance,
@@ -74,23 +74,26 @@ def _pending(path: Path) -> dict[str, Any]:
 
 def _refuse_reached_score(path: Path, extended: RunConfig) -> None:
     """A finished run that has the score at which it is to stop would stop at the same step again."""
-    rows = read_metrics(path) if is_finished(path) else []
-    score = rows[-1]["score_mean_100"] if rows else None
-    if extended.stop_at_score is not None and score is not None and score >= extended.stop_at_score:
+    if extended.stop_at_score is None or not is_finished(path):
+        return
+    try:
+        score = read_metrics(path)[-1]["score_mean_100"]
+    except (OSError, ValueError, KeyError, IndexError):  # a damaged log, which does not end a run
+        return
+    if score is not None and score >= extended.stop_at_score:
         raise ConfigError(
             f"{path} has a score of {score:.4g} and stops at {extended.stop_at_score:g}; give a higher stop_at_score.",
             "stop_at_score",
         )
 
 
-def extend_run(path: Path, recorded: RunConfig, extended: RunConfig, newest: Checkpoint | None) -> Checkpoint | None:
+def extend_run(path: Path, recorded: RunConfig, extended: RunConfig, at: int) -> None:
     """Write down that a run goes on: it is no longer finished, and its config and checkpoints have the new length.
 
     The provenance says so from the first to the last of these writes; if they are interrupted, the next resume does
-    the rest. Returns the checkpoint to go on from.
+    the rest. ``at`` is the step from which it goes on.
     """
     lengths = {name: getattr(extended, name) for name in LENGTH_SETTINGS}
-    at = 0 if newest is None else newest.step
     changed = [name for name in LENGTH_SETTINGS if getattr(recorded, name) != getattr(extended, name)]
     notes = [
         f"extended at step {at}: {name} {getattr(extended, name)} instead of {getattr(recorded, name)}"
@@ -99,10 +102,9 @@ def extend_run(path: Path, recorded: RunConfig, extended: RunConfig, newest: Che
     amend_provenance(path, recorded, notes, **{EXTENDS_TO: lengths})
     (path / WEIGHTS).unlink(missing_ok=True)
     for step in saved_steps(path):
-        if newest is not None and step == newest.step:
-            newest = change_config(path, newest, extended)
-        else:
-            change_config(path, load_checkpoint(path, read_state(path, step)), extended)
+        try:
+            change_config(path, read_state(path, step), extended)
+        except DamageError:
+            remove_checkpoint(path, step)  # an older one that nobody can use
     replace_config(path, extended)
     amend_provenance(path, extended, **{EXTENDS_TO: None, "config": to_dict(extended)})
-    return newest

@@ -16,8 +16,8 @@ from torch import nn
 
 from lambda_replay.agents.run_settings import merge, override
 from lambda_replay.agents.table import agents_for
-from lambda_replay.config import RunConfig
-from lambda_replay.envs.make import OBJECT, make_bare_environment
+from lambda_replay.config import OBJECT, RunConfig
+from lambda_replay.envs.make import make_bare_environment
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.estimator_names import given_estimator, name_of_estimator
@@ -132,6 +132,7 @@ def load(
     trained = load_policy(path, lambda path, module: trust, weights=weights, network=network, env=env)
     config, spec = trained.config, trained.environment.spec
     rng = make_streams(config.seed if seed is None else seed, num_envs=1).evaluate
+    trained.environment.close()
     return Player(config, trained.policy, spec, forms=_forms(config, env), rng=rng, step=trained.step)
 
 
@@ -178,14 +179,11 @@ def _agent_for(name: str, given: Any, env_args: tuple[str, ...]) -> str:
 
 
 def _forms(config: RunConfig, env: Any) -> Forms:
-    """How the environment's own observations and actions look to the policy."""
+    """How the environment's own observations and actions look to the policy; Gymnasium's have forms of their own."""
     environment: Any = make_bare_environment(config, env)
-    try:
-        if config.atari is not None or config.minatar is not None:
-            return plain_forms(environment.spec)
-        return Forms(environment.stored, environment.native)  # they need its spaces only
-    finally:
-        environment.close()
+    environment.close()  # what follows needs its spaces only
+    has_forms = hasattr(environment, "stored")
+    return Forms(environment.stored, environment.native) if has_forms else plain_forms(environment.spec)
 
 
 def _summary(run: Run) -> TrainedRun:

@@ -12,6 +12,7 @@ from lambda_replay.agents.protocol import Policy
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError, EnvironmentFault
+from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.replay.storable import shown, storable_array
 
 
@@ -47,12 +48,16 @@ class Player:
     ) -> None:
         self.config, self.step = config, step
         self._policy, self._forms, self._rng = policy, forms, rng
-        # The last F observations, oldest first; zero before the start of the episode, as in the memory.
-        self._frames = np.zeros(config.state_shape(spec.observation_shape), spec.observation_dtype)  # [F, *observation]
+        # It stacks the frames as in training.
+        history, shape, dtype = config.memory.history, spec.observation_shape, spec.observation_dtype
+        self._memory = ReplayMemory(history + 1, shape, dtype, history, action_shape=spec.action_shape)
+        self._last: tuple[Any, float] | None = None  # the action of this episode's last state, and its probability
 
     def reset(self) -> None:
-        """Forget the frames: the next observation is the first of an episode."""
-        self._frames[:] = 0
+        """Forget the episode: the next observation is the first of another one."""
+        if self._last is not None:
+            self._memory.abandon()
+        self._last = None
 
     def act(self, observation: Any, epsilon: float = 0.0) -> Any:
         """The action for an observation, greedy unless it is random with probability ``epsilon``.
@@ -61,6 +66,12 @@ class Player:
         """
         if not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon is {epsilon}; give a number from 0 to 1.")
+        self._see(observation)
+        acted = self._policy.act(self._memory.newest_states(), epsilon, self._rng)
+        self._last = acted.actions[0].tolist(), float(acted.behaviour_probs[0])
+        return self._forms.native(self._last[0])
+
+    def _see(self, observation: Any) -> None:
         try:
             stored = self._forms.stored(observation)
         except EnvironmentFault:
@@ -68,7 +79,8 @@ class Player:
                 f"act got the observation {shown(observation)}, which does not fit {self.config.env}; give one that "
                 "its reset or step returned."
             ) from None
-        self._frames[:-1] = self._frames[1:]
-        self._frames[-1] = stored
-        acted = self._policy.act(self._frames[None].copy(), epsilon, self._rng)
-        return self._forms.native(acted.actions[0].tolist())
+        if self._last is None:
+            self._memory.begin(stored)
+        else:
+            action, prob = self._last
+            self._memory.append(action, 0.0, stored, behaviour_prob=prob)  # rewards do not matter to a policy

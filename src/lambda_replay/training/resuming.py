@@ -109,7 +109,7 @@ def resume_run(
             keep_checkpoints(path, checkpoint.step)
             checkpoint = _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
         if extended is not None:
-            checkpoint = extend_run(path, recorded, extended, checkpoint)
+            extend_run(path, recorded, extended, at=0 if checkpoint is None else checkpoint.step)
         if checkpoint is not None:
             _restore(run, checkpoint, say)
         (path / STOPPED_WEIGHTS).unlink(missing_ok=True)  # the run continues, and its checkpoints will be newer
