@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,15 @@ CONTINUOUS: dict[str, Any] = {
 }
 
 
+GOALS: dict[str, Any] = {
+    "steps": 150_000,
+    "discount": 0.95,
+    "memory.history": 1,
+    "hindsight.share": 0.8,  # Andrychowicz et al. 2017: four goals in hindsight for each own one
+    "hindsight.strategy": "future",
+}
+
+
 def values_of(config: RunConfig, names: dict[str, Any]) -> dict[str, Any]:
     return {name: flatten(to_dict(config))[name] for name in names}
 
@@ -178,6 +188,13 @@ def test_agents_with_continuous_actions_have_one_preset(agent: str) -> None:
     for preset in set(PRESETS) - {"continuous"}:
         with pytest.raises(ConfigError, match=f"preset {preset} does not fit agent {agent}; choose one of continuous"):
             make_config("Pendulum-v1", preset, agent)
+
+
+def test_goals_have_one_preset_for_both_kinds_of_actions() -> None:
+    config = make_config("goals/bitflip-15", agent="uvfa-lambda")
+    assert values_of(config, GOALS) == GOALS
+    assert from_dict(to_dict(config)) == config
+    assert replace(make_config("Any-v0", "goals", "uvfa-lambda"), env=config.env) == config
 
 
 def test_a_config_is_made_anew_each_time() -> None:
