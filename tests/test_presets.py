@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,15 @@ CONTINUOUS_TARGET: dict[str, Any] = {
     "polyak.rate": 0.005,
     "polyak.train_every": 64,  # as often as the others refresh
     "polyak.updates": 64,
+}
+
+
+GOALS: dict[str, Any] = {
+    "steps": 150_000,
+    "discount": 0.95,
+    "memory.history": 1,
+    "hindsight.share": 0.8,  # Andrychowicz et al. 2017: four goals in hindsight for each own one
+    "hindsight.strategy": "future",
 }
 
 
@@ -200,6 +210,13 @@ def test_a_baseline_differs_from_its_agent_in_the_targets_alone(agent: str) -> N
         "estimator",
         "minimum",  # of the two critics' returns: an n-step return has one bootstrap
     }
+
+
+def test_goals_have_one_preset_for_both_kinds_of_actions() -> None:
+    config = make_config("goals/bitflip-15", agent="uvfa-lambda")
+    assert values_of(config, GOALS) == GOALS
+    assert from_dict(to_dict(config)) == config
+    assert replace(make_config("Any-v0", "goals", "uvfa-lambda"), env=config.env) == config
 
 
 def test_a_config_is_made_anew_each_time() -> None:
