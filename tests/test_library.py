@@ -292,6 +292,9 @@ def test_a_built_in_estimator_has_its_spelling_as_a_name(spelling: str) -> None:
         ("minatar/breakout", "dqn", {}),
         ("Pendulum-v1", "sac-lambda", {}),
         ("Pendulum-v1", "td3-lambda", {}),
+        ("CartPole-v1", "dqn-lambda", {"observe": [2, 0]}),
+        ("CartPole-v1", "drqn-lambda", {"observe": [0, 2], "recurrence": {"reward": True}}),
+        ("Pendulum-v1", "sdqn-lambda", {}),
     ],
 )
 def test_a_loaded_agent_plays_the_game_that_evaluate_plays(
@@ -316,12 +319,13 @@ def test_a_loaded_agent_plays_the_game_that_evaluate_plays(
         else:
             gym = gymnasium.make(env)
             observation, _ = gym.reset(seed=seed)
-            is_over = False
+            is_over, earned = False, 0.0
             while not is_over:
-                action = player.act(observation)
+                action = player.act(observation, reward=earned)
                 assert gym.action_space.contains(action)
                 observation, reward, terminated, truncated, _ = gym.step(action)
-                is_over, score, length = terminated or truncated, score + float(reward), length + 1
+                earned = float(reward)
+                is_over, score, length = terminated or truncated, score + earned, length + 1
         assert (score, length) == (game.score, game.length)
 
 

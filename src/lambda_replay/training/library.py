@@ -183,7 +183,11 @@ def _forms(config: RunConfig, env: Any) -> Forms:
     environment: Any = make_bare_environment(config, env)
     environment.close()  # what follows needs its spaces only
     has_forms = hasattr(environment, "stored")
-    return Forms(environment.stored, environment.native) if has_forms else plain_forms(environment.spec)
+    forms = Forms(environment.stored, environment.native) if has_forms else plain_forms(environment.spec)
+    if not config.observe:
+        return forms
+    seen = list(config.observe)
+    return forms._replace(stored=lambda observation: forms.stored(observation)[seen])
 
 
 def _summary(run: Run) -> TrainedRun:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.agents.protocol import Policy
+from lambda_replay.agents.protocol import Policy, following
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError, EnvironmentFault
@@ -47,10 +47,11 @@ class Player:
         step: int | None,
     ) -> None:
         self.config, self.step = config, step
-        self._policy, self._forms, self._rng = policy, forms, rng
+        self._forms, self._rng = forms, rng
         # It stacks the frames as in training.
         history, shape, dtype = config.memory.history, spec.observation_shape, spec.observation_dtype
         self._memory = ReplayMemory(history + 1, shape, dtype, history, action_shape=spec.action_shape)
+        self._policy = following(policy, self._memory)
         self._last: tuple[Any, float] | None = None  # the action of this episode's last state, and its probability
 
     def reset(self) -> None:
@@ -59,19 +60,20 @@ class Player:
             self._memory.abandon()
         self._last = None
 
-    def act(self, observation: Any, epsilon: float = 0.0) -> Any:
+    def act(self, observation: Any, epsilon: float = 0.0, reward: float = 0.0) -> Any:
         """The action for an observation, greedy unless it is random with probability ``epsilon``.
 
-        An integer, or an array, that the environment's ``step`` takes.
+        An integer, or an array, that the environment's ``step`` takes. ``reward`` is what the action before earned;
+        only an agent with ``recurrence.reward`` reads it.
         """
         if not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon is {epsilon}; give a number from 0 to 1.")
-        self._see(observation)
+        self._see(observation, reward)
         acted = self._policy.act(self._memory.newest_states(), epsilon, self._rng)
         self._last = acted.actions[0].tolist(), float(acted.behaviour_probs[0])
         return self._forms.native(self._last[0])
 
-    def _see(self, observation: Any) -> None:
+    def _see(self, observation: Any, reward: float) -> None:
         try:
             stored = self._forms.stored(observation)
         except EnvironmentFault:
@@ -83,4 +85,4 @@ class Player:
             self._memory.begin(stored)
         else:
             action, prob = self._last
-            self._memory.append(action, 0.0, stored, behaviour_prob=prob)  # rewards do not matter to a policy
+            self._memory.append(action, reward, stored, behaviour_prob=prob)
