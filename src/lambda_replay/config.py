@@ -318,6 +318,11 @@ class RunConfig:
             f"observe is {' '.join(map(shown, self.observe))}; give different numbers of 0 or more.",
             "observe",
         )
+        require(
+            max(self.observe, default=0) <= LARGEST_NUMBER,
+            f"observe is {' '.join(map(shown, self.observe))}; give numbers up to {LARGEST_NUMBER}.",
+            "observe",
+        )
         require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.", "seed")
         for name in ("checkpoint_every", "evaluate_every", "film_every"):
             value = getattr(self, name)
