@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "memory": {"capacity": 600, "start": 200},
         "cache": {"size": 200, "block_length": 20, "refresh_every": 200, "updates": 5},
     }
-    train_run(path, override(make_config("minatar/breakout"), small))
+    train_run(path, override(make_config("minatar/breakout", "mini"), small))
     return path
 
 

@@ -74,6 +74,27 @@ MINATAR: dict[str, Any] = {
     "exploration.end": 0.1,
     "exploration.steps": 100_000,
 }
+MINATAR_CACHE: dict[str, Any] = {
+    "envs": 100,
+    "steps": 1_000_000,
+    "cache.refresh_every": 4_000,
+    "cache.block_length": 40,  # what each environment adds between refreshes
+    "cache.newest": True,
+    "cache.sampling": "systematic",
+    "cache.updates": 125,
+    "optimizer.batch_size": 128,
+    "optimizer.final_learning_rate": 0.0,
+    "network.layer_norm": True,
+}
+MINATAR_TARGET: dict[str, Any] = {
+    "envs": 100,
+    "steps": 1_000_000,
+    "estimator": "nstep:3",
+    "target.copy_every": 4_000,
+    "target.update_every": 32,  # as many samples per step as dqn-lambda
+    "optimizer.batch_size": 128,
+    "network.layer_norm": True,
+}
 CLASSIC: dict[str, Any] = {
     "memory.capacity": 50_000,
     "memory.start": 1_000,
@@ -126,6 +147,8 @@ def values_of(config: RunConfig, names: dict[str, Any]) -> dict[str, Any]:
         ("atari/breakout", "paper", "dqn", PAPER | PAPER_TARGET),
         ("minatar/breakout", "mini", "dqn-lambda", MINATAR),
         ("minatar/asterix", "mini", "dqn", MINATAR | {"estimator": "nstep:3"}),
+        ("minatar/breakout", None, "dqn-lambda", MINATAR_CACHE),
+        ("minatar/asterix", None, "dqn", MINATAR_TARGET),
         ("CartPole-v1", None, "dqn-lambda", CLASSIC),
         ("CartPole-v1", None, "dqn", CLASSIC | {"estimator": "nstep:3"}),
     ],

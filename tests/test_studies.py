@@ -37,7 +37,7 @@ baseline = "dqn"
 steps = 2_000
 cache.size = 400
 memory = {start = 500}
-
+envs = 1
 [arms.dqn]
 agent = "dqn"
 

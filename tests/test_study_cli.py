@@ -265,7 +265,7 @@ def test_a_mistake_is_one_sentence(
 
 def test_an_unknown_game_is_told_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "small.toml"
-    file.write_text(STUDY.replace(ENVIRONMENT, "minatar/brekout"))
+    file.write_text(STUDY.replace(ENVIRONMENT, "minatar/brekout").replace("[defaults]", "[defaults]\nenvs = 1"))
     sentence = refuse(capsys, "run", str(file), "--out", str(tmp_path))
     assert "minatar/breakout?" in sentence
     assert f"{file}, line 3: " in sentence

@@ -104,6 +104,7 @@ def shrink_cache(config: Any, steps: int, share: int) -> tuple[Any, float]:
         updates=max(1, cache.updates_per_refresh // share),
         refresh_every=steps,
         schedule="burst",
+        newest=False,  # a small cache may have fewer blocks than there are environments; a block costs the same
     )
     return replace(config, cache=small), float(share)
 

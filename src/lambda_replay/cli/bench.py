@@ -19,7 +19,7 @@ from lambda_replay.training.speed import Stopwatch, time_run
 
 ENVIRONMENTS = (  # one per preset, for its network
     ("atari", "atari/breakout"),
-    ("minatar", "minatar/breakout"),
+    ("mini", "minatar/breakout"),
     ("classic", "CartPole-v1"),
     ("continuous", "Pendulum-v1"),
 )

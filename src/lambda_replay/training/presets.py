@@ -155,12 +155,22 @@ PRESETS = {
         optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-4),
     ),
     "minatar": _preset(
-        {"steps": 1_000_000, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
-        estimator="peng:0.75",
-        cache=CacheConfig(size=16_000, block_length=100, refresh_every=1_000),
-        target=TargetConfig(copy_every=1_000, update_every=4),
-        exploration=ExplorationConfig(start=1.0, end=0.1, steps=100_000),
-        optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-4),
+        {"steps": 1_000_000, "envs": 100, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
+        estimator="peng:0.65",
+        cache=CacheConfig(
+            size=8_000, block_length=40, refresh_every=4_000, updates=125, newest=True, sampling="systematic"
+        ),
+        target=TargetConfig(copy_every=4_000, update_every=32),
+        exploration=ExplorationConfig(start=1.0, end=0.05, steps=100_000),
+        optimizer=OptimizerConfig(
+            batch_size=128,
+            learning_rate=5e-4,
+            final_learning_rate=0.0,
+            rectified=True,
+            epsilon=1e-8,
+            max_grad_norm=20.0,
+        ),
+        network=NetworkConfig(layer_norm=True),
         others={
             "pqn": _published_pqn(
                 steps=1_003_520,  # whole rollouts
@@ -180,6 +190,7 @@ PRESETS = {
                     optimizer=OptimizerConfig(batch_size=16, learning_rate=1e-3, epsilon=1e-4),
                 ),
                 "peng:0.75",
+                {"envs": 1},
             ),
         },
     ),
