@@ -18,7 +18,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lambda_replay.agents.dqn import DQNConfig
+from lambda_replay.agents.dqn import DQNConfig, TargetConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.agents.run_settings import override
 from lambda_replay.config import (
@@ -29,7 +29,6 @@ from lambda_replay.config import (
     NetworkConfig,
     OptimizerConfig,
     RunConfig,
-    TargetConfig,
 )
 from lambda_replay.envs import Environment, EnvironmentSpec, Step
 from lambda_replay.training.assembly import Assembly, assemble

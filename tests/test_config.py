@@ -12,18 +12,11 @@ from typing import Any
 import pytest
 
 from lambda_replay import config as config_module
-from lambda_replay.agents.dqn import DQNConfig
+from lambda_replay.agents import dqn as dqn_module
+from lambda_replay.agents.dqn import DQNConfig, TargetConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.agents.run_settings import differing_fields, from_dict, override, to_dict
-from lambda_replay.config import (
-    CacheConfig,
-    ExplorationConfig,
-    MemoryConfig,
-    NetworkConfig,
-    RunConfig,
-    TargetConfig,
-    flatten,
-)
+from lambda_replay.config import CacheConfig, ExplorationConfig, MemoryConfig, NetworkConfig, RunConfig, flatten
 from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import make_config
 
@@ -65,8 +58,6 @@ def refusal(base: RunConfig, changes: dict[str, Any]) -> str:
 
 def comments() -> dict[str, str]:
     """The comment behind every setting, by the setting's full name."""
-    source = inspect.getsource(config_module)
-    lines = source.splitlines()
     prefixes = {"RunConfig": ""} | {
         type(part).__name__: f"{name}."
         for config in (ATARI, MINATAR, BASELINE)
@@ -74,12 +65,15 @@ def comments() -> dict[str, str]:
         if is_dataclass(part) and name != "algorithm"
     }
     found = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name in prefixes:
-            for item in node.body:
-                if isinstance(item, ast.AnnAssign):
-                    name = prefixes[node.name] + ast.unparse(item.target)
-                    found[name] = lines[item.lineno - 1].partition("  # ")[2]
+    for module in (config_module, dqn_module):  # the second has the settings of the paper's baseline
+        source = inspect.getsource(module)
+        lines = source.splitlines()
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and node.name in prefixes:
+                for item in node.body:
+                    if isinstance(item, ast.AnnAssign):
+                        name = prefixes[node.name] + ast.unparse(item.target)
+                        found[name] = lines[item.lineno - 1].partition("  # ")[2]
     return found
 
 

@@ -38,6 +38,7 @@ MODULES = {
     "config": "floor",
     "randomness": "floor",
     "errors": "floor",
+    "checks": "floor",
     "extras": "floor",
 }
 MOST_MODULES = 8

@@ -20,7 +20,8 @@ import lambda_replay as lr
 from lambda_replay.agents.epsilon_greedy import epsilon_greedy
 from lambda_replay.agents.protocol import Acted, AgentKind, KeepsGoing, Tensors, Work
 from lambda_replay.agents.table import AGENTS
-from lambda_replay.config import RunConfig, Schedule, require_positive
+from lambda_replay.checks import require_positive
+from lambda_replay.config import RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.randomness import RandomStreams
 

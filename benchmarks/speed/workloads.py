@@ -11,7 +11,7 @@ import importlib.util
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lambda_replay.agents.dqn import DQNConfig
+from lambda_replay.agents.dqn import DQNConfig, TargetConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.config import (
     CacheConfig,
@@ -21,7 +21,6 @@ from lambda_replay.config import (
     OptimizerConfig,
     RunConfig,
     Schedule,
-    TargetConfig,
 )
 from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import make_config

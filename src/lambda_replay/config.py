@@ -13,6 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from lambda_replay.checks import (
+    LARGEST_NUMBER,
+    require,
+    require_fraction,
+    require_positive,
+    require_reasonable,
+    shown,
+)
 from lambda_replay.errors import ConfigError
 
 Schedule = Literal["burst", "concurrent"]
@@ -21,44 +29,8 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that users cannot set
 OBJECT = "object/"  # begins the name of what was given as a Python object and cannot be found by any name
 MAX_THREADS = 1024  # more than any machine's cores; far more would crash the process
-LARGEST_NUMBER = 10**15  # for any count or size; floating point represents all of these exactly
-LARGEST_RUN_SEED = 2**128 - 1  # 128 bits, as NumPy recommends
 LARGEST_WIDTH = 10**6  # units per hidden layer; torch can still hold the product of two widths
-SMALLEST_SCALE, LARGEST_SCALE = (
-    0.0625,
-    16,
-)  # of the networks' published widths; one filter of 16, and 2,048 units of 128
-
-
-def require(condition: bool, sentence: str, *settings: str) -> None:
-    if not condition:
-        raise ConfigError(sentence, *settings)
-
-
-def require_reasonable(prefix: str, owner: object) -> None:
-    """Reject integers too large for arrays, files or messages."""
-    for name, value in vars(owner).items():
-        largest = LARGEST_RUN_SEED if name == "seed" else LARGEST_NUMBER
-        if isinstance(value, int) and abs(value) > largest:
-            raise ConfigError(f"{prefix}{name} is {shown(value)}; give a number up to {largest}.", f"{prefix}{name}")
-
-
-def shown(value: Any) -> str:
-    """The value for a message; Python refuses to print integers with thousands of digits."""
-    is_long = isinstance(value, int) and abs(value) > LARGEST_RUN_SEED
-    return f"{'-' if value < 0 else ''}10^{math.log10(abs(value)):.0f}" if is_long else repr(value)
-
-
-def require_positive(prefix: str, owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        require(0 < value < math.inf, f"{prefix}{name} is {value}; give a number above 0.", f"{prefix}{name}")
-
-
-def require_fraction(prefix: str, owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        require(0 <= value <= 1, f"{prefix}{name} is {value}; give a number from 0 to 1.", f"{prefix}{name}")
+SMALLEST_SCALE, LARGEST_SCALE = 0.0625, 16  # of the networks' widths: one filter of 16, and 2,048 units of 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +85,7 @@ class CacheConfig:
         require(self.tail >= 0, f"cache.tail is {self.tail}; give 0 or more agent steps.", "cache.tail")
         require(
             not (self.newest and self.tail),
-            f"cache.tail ({self.tail}) would discard the steps that cache.newest adds; set one of them to 0.",
+            f"cache.tail ({self.tail}) would discard the steps that cache.newest adds; leave one of them out.",
             "cache.tail",
             "cache.newest",
         )
@@ -139,24 +111,6 @@ class CacheConfig:
         if self.schedule == "burst":
             return 0
         return 2 * self.refresh_every // num_streams  # a step takes at most two slots: see memory_checksums.py
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetConfig:
-    """The target network of the paper's baseline."""
-
-    copy_every: int = 10_000  # agent steps between copies of the network into the target network; paper 10,000
-    update_every: int = 4  # agent steps per minibatch; paper 4
-
-    def __post_init__(self) -> None:
-        require_reasonable("target.", self)
-        require_positive("target.", self, "copy_every", "update_every")
-        require(
-            self.copy_every % self.update_every == 0,
-            f"target.copy_every ({self.copy_every}) must be a multiple of target.update_every ({self.update_every}).",
-            "target.copy_every",
-            "target.update_every",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lambda_replay.agents.protocol import AgentNeeds
-from lambda_replay.config import CacheConfig, RunConfig, require
+from lambda_replay.checks import require
+from lambda_replay.config import CacheConfig, RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.replay.critic import Promoted, promote
 from lambda_replay.replay.dynamic_lambda import Median

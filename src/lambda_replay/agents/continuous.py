@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from lambda_replay.agents.cached import FLOAT_BYTES, cache_needs, shortest_start, shrink_cache
 from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, MakeAgent, Policy, Probe, Tensors
 from lambda_replay.agents.q_learning import LEARNER_COPIES, PROBE_LEARNING_RATE
-from lambda_replay.config import LARGEST_WIDTH, CacheConfig, OptimizerConfig, RunConfig, require
+from lambda_replay.checks import require
+from lambda_replay.config import LARGEST_WIDTH, CacheConfig, OptimizerConfig, RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError, diverged
 from lambda_replay.learning.actor_critic import ActorCritic, make_ensembles

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lambda_replay.agents.continuous import Minimum, describe_critics, mixed_with_random, over_chunks
 from lambda_replay.agents.protocol import Acted, Tensors
-from lambda_replay.config import require
+from lambda_replay.checks import require
 from lambda_replay.learning.actor_critic import ActorCritic
 from lambda_replay.learning.critic_training import CriticSummary
 from lambda_replay.learning.deterministic_learner import DeterministicLearner

@@ -14,7 +14,8 @@ from lambda_replay.agents.epsilon_greedy import EpsilonGreedy
 from lambda_replay.agents.n_step import WINDOW_STEP_BYTES, look_ahead, parse_n_step, sample_slots, shortest_start
 from lambda_replay.agents.protocol import Acted, AgentNeeds, KeepsGoing, Tensors, Work
 from lambda_replay.agents.q_learning import FLOAT_BYTES, make_q_network, q_learning_kind
-from lambda_replay.config import ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule, TargetConfig
+from lambda_replay.checks import require, require_positive, require_reasonable
+from lambda_replay.config import ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
@@ -26,6 +27,24 @@ from lambda_replay.replay.diagnostics import Metrics, describe_q_values
 from lambda_replay.replay.estimators import NStep
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.replay.returns import nstep_returns
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig:
+    """The target network of the paper's baseline."""
+
+    copy_every: int = 10_000  # agent steps between copies of the network into the target network; paper 10,000
+    update_every: int = 4  # agent steps per minibatch; paper 4
+
+    def __post_init__(self) -> None:
+        require_reasonable("target.", self)
+        require_positive("target.", self, "copy_every", "update_every")
+        require(
+            self.copy_every % self.update_every == 0,
+            f"target.copy_every ({self.copy_every}) must be a multiple of target.update_every ({self.update_every}).",
+            "target.copy_every",
+            "target.update_every",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

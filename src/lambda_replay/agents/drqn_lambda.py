@@ -18,17 +18,8 @@ from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, KeepsGoi
 from lambda_replay.agents.q_learning import FLOAT_BYTES, LEARNER_COPIES, minibatch_bytes, q_learning_kind
 from lambda_replay.agents.recurrent_acting import RecurrentActing, RecurrentPolicy
 from lambda_replay.agents.schedules import LinearRamp
-from lambda_replay.config import (
-    CacheConfig,
-    ExplorationConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    RunConfig,
-    Schedule,
-    require,
-    require_positive,
-    require_reasonable,
-)
+from lambda_replay.checks import require, require_positive, require_reasonable
+from lambda_replay.config import CacheConfig, ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.device import QNetwork, find_device

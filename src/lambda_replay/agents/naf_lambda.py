@@ -27,7 +27,8 @@ from lambda_replay.agents.continuous import (
 )
 from lambda_replay.agents.deterministic import NoiseConfig, log_noise_densities
 from lambda_replay.agents.protocol import Acted, Tensors
-from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule, require_positive
+from lambda_replay.checks import require_positive
+from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.actor_critic import ActorCritic
 from lambda_replay.learning.critic_training import CriticSummary

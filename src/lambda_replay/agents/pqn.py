@@ -19,16 +19,8 @@ from torch import nn
 from lambda_replay.agents.epsilon_greedy import EpsilonGreedy
 from lambda_replay.agents.protocol import Acted, AgentNeeds, KeepsGoing, Tensors, Work
 from lambda_replay.agents.q_learning import FLOAT_BYTES, make_q_network, q_learning_kind
-from lambda_replay.config import (
-    ExplorationConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    RunConfig,
-    Schedule,
-    require,
-    require_positive,
-    require_reasonable,
-)
+from lambda_replay.checks import require, require_positive, require_reasonable
+from lambda_replay.config import ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner

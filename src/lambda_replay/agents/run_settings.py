@@ -12,7 +12,8 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from lambda_replay.agents.table import AGENTS, agent_kind
-from lambda_replay.config import AtariConfig, MinAtarConfig, RunConfig, flatten, shown
+from lambda_replay.checks import shown
+from lambda_replay.config import AtariConfig, MinAtarConfig, RunConfig, flatten
 from lambda_replay.errors import ConfigError
 
 ALGORITHM = "algorithm"  # the field whose own fields appear next to the run's in files and on the command line

@@ -25,7 +25,8 @@ from lambda_replay.agents.continuous import (
     parse_value_estimator,
 )
 from lambda_replay.agents.protocol import Acted, Tensors
-from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule, require, require_fraction
+from lambda_replay.checks import require, require_fraction
+from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.critic_training import CriticSummary
 from lambda_replay.learning.device import find_device

@@ -34,7 +34,8 @@ from lambda_replay.agents.protocol import (
     Work,
 )
 from lambda_replay.agents.q_learning import PROBE_LEARNING_RATE
-from lambda_replay.config import RunConfig, require, require_positive, require_reasonable
+from lambda_replay.checks import require, require_positive, require_reasonable
+from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.network_health import is_look_due
 from lambda_replay.learning.target_networks import TargetNetworks

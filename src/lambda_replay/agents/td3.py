@@ -25,7 +25,8 @@ from lambda_replay.agents.deterministic import (
 from lambda_replay.agents.protocol import Tensors
 from lambda_replay.agents.target_actor_critic import Bootstrap, PolyakConfig, TargetActorCritic, baseline_kind
 from lambda_replay.agents.td3_lambda import SHAPE, SmoothingConfig
-from lambda_replay.config import OptimizerConfig, RunConfig, Schedule, require_positive
+from lambda_replay.checks import require_positive
+from lambda_replay.config import OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.actor_critic import ActorCritic
 from lambda_replay.learning.deterministic_learner import DeterministicLearner

@@ -29,7 +29,8 @@ from lambda_replay.agents.deterministic import (
     require_noise,
 )
 from lambda_replay.agents.protocol import Tensors
-from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule, require_positive
+from lambda_replay.checks import require_positive
+from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.actor_critic import ActorCritic
 from lambda_replay.learning.deterministic_learner import DeterministicLearner

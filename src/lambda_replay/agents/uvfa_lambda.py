@@ -28,16 +28,8 @@ from lambda_replay.agents.protocol import Agent, AgentKind, AgentNeeds, Policy, 
 from lambda_replay.agents.q_learning import PROBE_LEARNING_RATE
 from lambda_replay.agents.sac_lambda import EntropyConfig
 from lambda_replay.agents.td3_lambda import SmoothingConfig
-from lambda_replay.config import (
-    CacheConfig,
-    ExplorationConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    RunConfig,
-    Schedule,
-    require,
-    require_fraction,
-)
+from lambda_replay.checks import require, require_fraction
+from lambda_replay.config import CacheConfig, ExplorationConfig, NetworkConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError, EnvironmentFault
 from lambda_replay.randomness import RandomStreams

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lambda_replay.agents.ddpg_lambda import DDPGLambdaConfig
 from lambda_replay.agents.deterministic import NoiseConfig
-from lambda_replay.agents.dqn import DQNConfig
+from lambda_replay.agents.dqn import DQNConfig, TargetConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
 from lambda_replay.agents.drqn_lambda import DRQNLambdaConfig, RecurrenceConfig
 from lambda_replay.agents.naf_lambda import NAFLambdaConfig
@@ -32,7 +32,6 @@ from lambda_replay.config import (
     NetworkConfig,
     OptimizerConfig,
     RunConfig,
-    TargetConfig,
 )
 from lambda_replay.errors import ConfigError
 
