@@ -656,14 +656,15 @@ class Normalized(torch.nn.Sequential):
         self.features_dim = 4
 
 
-def test_other_agents_get_their_next_states() -> None:
+def test_other_agents_get_their_next_states(recorded: Recorded) -> None:
     batch_norm = {"features_extractor_class": Normalized, "net_arch": [8]}
     for model in (make_model(OwnDQN, Counting()), make_model(DQN, Counting(), policy_kwargs=batch_norm)):
         assert not ignores_next_states(model)
         buffer = play(model, 30)
         samples = buffer.sample(50)
         assert_array_equal(samples.next_observations, samples.observations + 1)
-        Recorded(pytest.MonkeyPatch()).train(model) if isinstance(model, OwnDQN) else None
+        if isinstance(model, OwnDQN):
+            recorded.train(model)
 
 
 def test_batch_norm_is_evaluated_and_not_moved() -> None:
