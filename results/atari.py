@@ -1,7 +1,8 @@
 """Atari runs of our own: collects them in compact form, and makes the picture and the table of docs/results.md.
 
-    python results/atari.py collect RUN NAME    # RUN's games, times, config and commit -> results/atari/NAME/
-    python results/atari.py write               # results/atari/curves.png and the table in docs/results.md
+    python results/atari.py collect RUN NAME              # RUN's games, times, config and commit -> results/atari/NAME/
+    python results/atari.py collect RUN NAME --weights    # its final weights too, so that the directory can play
+    python results/atari.py write                         # results/atari/curves.png and the table in docs/results.md
 
 NAME is GAME-ARM-seedN, such as pong-atari-seed1. RUN is a run's directory, or one of results/atari_sb3.py.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.analysis.records import read_lines
+from lambda_replay.rundir.directory import WEIGHTS
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -67,8 +70,10 @@ class Curve:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) == 3 and arguments[0] == "collect":
+    if len(arguments) == 3 + ("--weights" in arguments) and arguments[0] == "collect":
         collect(Path(arguments[1]), PLACE / arguments[2])
+        if "--weights" in arguments:
+            shutil.copy(Path(arguments[1]) / WEIGHTS, PLACE / arguments[2])
     elif arguments == ["write"]:
         curves = list(read_curves())
         draw(curves, PLACE / "curves.png")
