@@ -114,21 +114,23 @@ _DETERMINISTIC: dict[str, Any] = {  # without an entropy, the policy must be mad
 PRESETS = {
     "paper": _preset({}, estimator="peng:0.75", cache=CacheConfig(), target=TargetConfig()),
     "atari": _preset(
-        {"steps": 2_000_000, "envs": 8, "memory": MemoryConfig(capacity=200_000, start=10_000)},
+        {"steps": 1_000_000, "envs": 40, "memory": MemoryConfig(capacity=200_000, start=10_000)},
         estimator="peng:0.8",
-        cache=CacheConfig(size=8_000, block_length=50, refresh_every=2_000),
+        cache=CacheConfig(size=8_000, block_length=50, refresh_every=2_000, newest=True, sampling="systematic"),
         target=TargetConfig(copy_every=2_000, update_every=4),
-        exploration=ExplorationConfig(start=1.0, end=0.02, steps=100_000),
-        optimizer=OptimizerConfig(learning_rate=2.5e-4, epsilon=1e-5, loss="huber"),
+        exploration=ExplorationConfig(start=1.0, end=0.01, steps=100_000),
+        optimizer=OptimizerConfig(
+            learning_rate=2.5e-4, final_learning_rate=0.0, rectified=True, epsilon=1e-8, loss="huber"
+        ),
         network=NetworkConfig(width=0.5, layer_norm=True),
         others={
             "pqn": _published_pqn(
-                steps=2_002_944,  # whole rollouts
+                steps=1_003_520,  # whole rollouts
                 envs=128,
                 rollout=RolloutConfig(size=4_096, epochs=2),
                 history=4,
                 estimator="peng:0.65",
-                exploration=ExplorationConfig(start=1.0, end=0.001, steps=200_000),
+                exploration=ExplorationConfig(start=1.0, end=0.001, steps=100_000),
                 learning_rate=2.5e-4,
                 final_learning_rate=None,
             ),
@@ -141,7 +143,7 @@ PRESETS = {
                     network=NetworkConfig(width=0.5, layer_norm=True),
                 ),
                 "peng:0.8",
-                {"memory": MemoryConfig(capacity=200_000, start=10_000, history=1)},
+                {"envs": 8, "memory": MemoryConfig(capacity=200_000, start=10_000, history=1)},
             ),
         },
     ),
