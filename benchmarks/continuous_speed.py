@@ -56,6 +56,12 @@ class PlainEnsemble:
         with torch.inference_mode(False), torch.enable_grad():
             return torch.autograd.grad(saved[1], saved[0], gradient.clone())[0][:, -num_columns:]
 
+    def chosen_input_gradient(
+        self, saved: tuple[Tensor, Tensor], chosen: Tensor, gradient: Tensor, num_columns: int
+    ) -> Tensor:
+        of_all = torch.zeros_like(saved[1]).scatter_(0, chosen[None, :, None], gradient[None])
+        return self.input_gradient(saved, of_all, num_columns)
+
 
 def ours(agent: str, fast: Any = None) -> Run:
     """A run of ours after its random start; ``fast`` replaces the fast ensembles."""
