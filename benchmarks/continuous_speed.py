@@ -1,16 +1,16 @@
 """Training steps per second of SAC(λ) and TD3(λ) beside Stable-Baselines3's SAC and TD3, and what our gradients gain.
 
-python benchmarks/continuous_speed.py [--rounds 5] [--steps 192]
+python benchmarks/continuous_speed.py [--rounds 5] [--steps 192] [--start 1000]
 
 Pendulum-v1, two hidden layers of 256 units, batches of 256, one update per step, one thread, no LayerNorm. Arms take
-turns, and processor time counts, so that other work on the machine disturbs all of them alike.
+turns, and ratios are taken within a round. Other work on the machine disturbs steps per second of processor time less
+than those by the clock; both are printed. ``--start`` is the number of steps in our memory before training.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 import stable_baselines3
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lambda_replay.agents.run_settings import override
@@ -28,8 +29,15 @@ from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.training.assembly import assemble, make_environments
 from lambda_replay.training.presets import make_config
 
-ENV, START = "Pendulum-v1", 1_000
-Run = Callable[[int], float]  # agent steps -> steps per second
+ENV = "Pendulum-v1"
+Run = Callable[[int], int]  # takes at least this many agent steps; returns how many
+PEERS = {  # with whom each arm is compared
+    "SAC, Stable-Baselines3": "SAC, Stable-Baselines3",
+    "sac-lambda": "SAC, Stable-Baselines3",
+    "sac-lambda with autograd": "SAC, Stable-Baselines3",
+    "TD3, Stable-Baselines3": "TD3, Stable-Baselines3",
+    "td3-lambda": "TD3, Stable-Baselines3",
+}
 
 
 class PlainEnsemble:
@@ -56,15 +64,21 @@ class PlainEnsemble:
         with torch.inference_mode(False), torch.enable_grad():
             return torch.autograd.grad(saved[1], saved[0], gradient.clone())[0][:, -num_columns:]
 
+    def chosen_input_gradient(
+        self, saved: tuple[Tensor, Tensor], chosen: Tensor, gradient: Tensor, num_columns: int
+    ) -> Tensor:
+        of_all = torch.zeros_like(saved[1]).scatter_(0, chosen[None, :, None], gradient[None])
+        return self.input_gradient(saved, of_all, num_columns)
 
-def ours(agent: str, fast: Any = None) -> Run:
-    """A run of ours after its random start; ``fast`` replaces the fast ensembles."""
+
+def ours(agent: str, start: int, fast: Any = None) -> Run:
+    """A run of ours after its random start of this many steps; ``fast`` replaces the fast ensembles."""
     changes = {
         "steps": 10**6,
         "threads": 1,
         "device": "cpu",
         "checkpoint_every": 0,
-        "memory": {"storage": "ram", "capacity": 50_000, "start": START},
+        "memory": {"storage": "ram", "capacity": 2 * start + 50_000, "start": start},
         "network": {"layer_norm": False},
     }
     config = override(make_config(ENV, agent=agent), changes)
@@ -73,13 +87,13 @@ def ours(agent: str, fast: Any = None) -> Run:
         loop = assemble(config, make_environments(config)).loop
     events = loop.run()
 
-    def run(steps: int) -> float:
-        first, began = loop.step, time.process_time()
+    def run(steps: int) -> int:
+        first = loop.step
         while loop.step < first + steps:
             next(events)
-        return (loop.step - first) / (time.process_time() - began)
+        return loop.step - first
 
-    run(START + 64)
+    run(start + 64)
     return run
 
 
@@ -90,34 +104,52 @@ def theirs(kind: Any) -> Run:
     model = kind("MlpPolicy", gymnasium.make(ENV), **settings, **options)
     model.learn(350)
 
-    def run(steps: int) -> float:
-        began = time.process_time()
+    def run(steps: int) -> int:
+        before = model.num_timesteps
         model.learn(steps, reset_num_timesteps=False)
-        return steps / (time.process_time() - began)
+        return int(model.num_timesteps - before)
 
     return run
+
+
+def timed(run: Run, steps: int) -> tuple[float, float]:
+    """Steps per second of processor time, and by the clock."""
+    processor, clock = time.process_time(), time.perf_counter()
+    taken = run(steps)
+    return taken / (time.process_time() - processor), taken / (time.perf_counter() - clock)
+
+
+def show(name: str, speeds: NDArray[np.float64], peers: NDArray[np.float64]) -> None:
+    """Print median speeds of the rounds [rounds, 2], and their ratio to the peer's, with its quartiles."""
+    by_processor, by_clock = np.median(speeds, axis=0)
+    shares = np.quantile(speeds / peers, [0.25, 0.5, 0.75], axis=0)  # [3, 2]
+    ratios = "   ".join(f"{median:5.2f} × ({low:.2f} to {high:.2f})" for low, median, high in shares.T)
+    print(f"{name:<26} {by_processor:7.1f} {by_clock:7.1f}   {ratios}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time SAC(λ) and TD3(λ) beside Stable-Baselines3.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=192)
+    parser.add_argument("--start", type=int, default=1_000)
     options = parser.parse_args()
     torch.set_num_threads(1)
     arms = {
         "SAC, Stable-Baselines3": theirs(stable_baselines3.SAC),
-        "sac-lambda": ours("sac-lambda"),
-        "sac-lambda with autograd": ours("sac-lambda", PlainEnsemble),
+        "sac-lambda": ours("sac-lambda", options.start),
+        "sac-lambda with autograd": ours("sac-lambda", options.start, PlainEnsemble),
         "TD3, Stable-Baselines3": theirs(stable_baselines3.TD3),
-        "td3-lambda": ours("td3-lambda"),
+        "td3-lambda": ours("td3-lambda", options.start),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in arms}
+    assert arms.keys() == PEERS.keys()
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
     for _ in range(options.rounds):
         for name, run in arms.items():
-            speeds[name].append(run(options.steps))
-    for name, found in speeds.items():
-        quartiles = np.quantile(found, [0.25, 0.75])
-        print(f"{name:<26} {statistics.median(found):6.1f} steps/s  ({quartiles[0]:.1f} to {quartiles[1]:.1f})")
+            found[name].append(timed(run, options.steps))
+    speeds = {name: np.array(pairs) for name, pairs in found.items()}  # [rounds, 2] each
+    print("steps per second of processor time and by the clock; each as a multiple of Stable-Baselines3's")
+    for name, peer in PEERS.items():
+        show(name, speeds[name], speeds[peer])
 
 
 if __name__ == "__main__":

@@ -361,7 +361,7 @@ def test_the_gradients_of_an_update_are_autograd_s(layer_norm: bool) -> None:
     policy, critics = plain.modules["policy"], plain.modules["critics"]
     first = critics(torch.cat([states, policy(states)[0].tanh()], dim=1))[0, :, 0]
     expected = torch.autograd.grad(-first.mean(), list(policy.parameters()))
-    gradients = deterministic_policy_gradient(plain.policy, plain.critics.first(), states, action_size=2)
+    gradients = deterministic_policy_gradient(plain.policy, plain.critics.each[0], states, action_size=2)
     for one, other in zip(gradients, expected, strict=True):
         assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 

@@ -15,7 +15,7 @@ from lambda_replay.learning.ensemble_optimizer import EnsembleOptimizer
 from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.learning.fast_ensembles import FastEnsemble
 
-SHAPES = [(1, (3, 1)), (1, (4, 8, 2)), (2, (4, 8, 6, 1)), (3, (5, 7, 3))]
+SHAPES = [(1, (3, 1)), (1, (4, 8, 2)), (2, (4, 8, 6, 1)), (3, (5, 7, 3)), (2, (33, 40, 36, 2))]
 
 
 def make(count: int, widths: tuple[int, ...], *, layer_norm: bool) -> Ensemble:
@@ -105,12 +105,30 @@ def test_the_fast_version_has_the_same_values_and_gradients(
             assert_allclose(of_columns, of_inputs[:, -num_columns:], rtol=1e-4, atol=1e-5)
 
 
-def test_the_first_network_alone_shares_its_weights() -> None:
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("chosen", [[0] * 9, [2] * 9, [0, 1, 2, 2, 1, 0, 0, 0, 2]])
+def test_rows_with_one_network_each_have_the_gradient_of_all_where_the_others_have_none(
+    chosen: list[int], layer_norm: bool
+) -> None:
+    widths = (5, 40, 33, 2)  # more columns than few
+    fast, inputs = FastEnsemble(make(3, widths, layer_norm=layer_norm)), random_inputs(widths)
+    gradient = torch.randn(9, 2, generator=torch.Generator().manual_seed(1))
+    networks = torch.tensor(chosen)
+    of_all = torch.zeros(3, 9, 2)
+    of_all[networks, torch.arange(9)] = gradient
+    with torch.inference_mode():
+        _, saved = fast.forward_saving(inputs)
+        expected = fast.input_gradient(saved, of_all, 2)
+        assert_allclose(fast.chosen_input_gradient(saved, networks, gradient, 2), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_network_alone_shares_its_weights() -> None:
     ensemble = make(2, (4, 8, 1), layer_norm=True)
-    first, inputs = FastEnsemble(ensemble).first(), random_inputs((4,))
+    (first, second), inputs = FastEnsemble(ensemble).each, random_inputs((4,))
     with torch.no_grad():
         ensemble.weights[0].add_(1)
     assert_allclose(first.forward(inputs), ensemble(inputs)[:1].detach(), rtol=1e-5)
+    assert_allclose(second.forward(inputs), ensemble(inputs)[1:].detach(), rtol=1e-5)
 
 
 # --- behaviour --------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class DeterministicLearner:
         self._networks, self._policy_every = networks, policy_every
         self._critics = CriticTraining(networks.critics, config)
         self._policy = EnsembleOptimizer(networks.policy, config)
-        self._first_critic = networks.critics.first()
+        self._first_critic = networks.critics.each[0]
 
     @torch.inference_mode()
     def train(self, minibatches: Iterable[Minibatch]) -> CriticSummary:

@@ -32,8 +32,9 @@ def soft_policy_gradient(
     sampled = sample(outputs[0], noise)
     q_values, saved_values = critics.forward_saving(torch.cat([states, sampled.actions], dim=1))  # [N, B, 1]
     share = 1 / len(states)
-    of_values = torch.zeros_like(q_values).scatter_(0, q_values.argmin(dim=0, keepdim=True), -share)
-    of_actions = critics.input_gradient(saved_values, of_values, noise.shape[1])  # [B, D]
+    smallest = q_values[..., 0].argmin(dim=0)  # [B]  which critic
+    of_values = torch.full_like(q_values[0], -share)  # [B, 1]  of that critic's value; the others' count for nothing
+    of_actions = critics.chosen_input_gradient(saved_values, smallest, of_values, noise.shape[1])  # [B, D]
     of_outputs = output_gradient(sampled, of_actions, share * alpha)  # [B, 2·D]
     return policy.gradients(saved, of_outputs[None]), sampled.log_probs
 
