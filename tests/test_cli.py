@@ -599,6 +599,19 @@ LATER_MISTAKES: list[tuple[str, list[str]]] = [
     ("resume RUN --device tpu", ["--device"]),
     ("verify", ["RUN"]),
     ("verify nowhere", ["no run nowhere"]),
+    ("pack", ["give RUN first"]),
+    ("pack nowhere", ["no run nowhere"]),
+    ("pack .", ["is not a run"]),
+    ("pack RUN --out run.zip", ["is finished", "nothing to pack", "copy its weights.safetensors"]),
+    ("pack RUN --out run.tar", ["run.tar", ".zip"]),
+    ("pack RUN --out no/run.zip", ["no directory no"]),
+    ("pack RUN --outt run.zip", ["no option --outt", "--out"]),
+    ("unpack", ["give FILE first"]),
+    ("unpack nowhere.zip", ["nowhere.zip does not exist", "lambda-replay pack"]),
+    ("unpack nowhere", ["nowhere does not end in .zip", "--out"]),
+    ("unpack RUN --out other", ["is not a file"]),
+    ("unpack RUN/config.json --out other", ["config.json is not a packed run"]),
+    ("unpack RUN/config.json --out RUN/config.json/other", ["config.json is not a directory"]),
     ("describe", ["name an environment"]),
     ("describe Nope-v0", ["Nope-v0"]),
     ("describe CartPole-v1 --optimizer.batch-size 10000000000000", ["PB of memory", "lower optimizer.batch_size"]),
@@ -1015,7 +1028,7 @@ def test_help_shows_the_unit_the_default_and_the_papers_value_of_every_setting(
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "resume", "evaluate", "watch", "describe", "verify", "inspect", "compare"]
+    "command", ["train", "resume", "evaluate", "watch", "describe", "verify", "inspect", "compare", "pack", "unpack"]
 )
 def test_every_option_of_every_command_has_a_help_text(call: Any, command: str) -> None:
     is_training = command in ("train", "describe")
@@ -1040,7 +1053,7 @@ def test_help_of_train_names_the_saved_config_and_the_estimators_list(call: Any)
 def test_the_overview_names_every_command(call: Any, arguments: list[str]) -> None:
     answer = call(*arguments)
     assert (answer.code, answer.err) == (0, "")
-    for command in ("train", "resume", "evaluate", "watch", "describe", "verify", "study", "bench"):
+    for command in COMMANDS:
         assert re.search(rf"^ +{command} ", answer.out, re.MULTILINE)
     assert "package:Env-v0" in answer.out
 

@@ -45,6 +45,8 @@ COMMANDS = {
     "inspect": Command("inspect", "draw one refresh under several estimators:  lambda-replay inspect RUN", "--length"),
     "compare": Command("compare", "several runs in one table and one picture:  lambda-replay compare RUN RUN …"),
     "verify": Command("verify", "check a run directory's files:  lambda-replay verify RUN"),
+    "pack": Command("pack", "write an unfinished run into one small file:  lambda-replay pack RUN"),
+    "unpack": Command("unpack", "write a packed run into a directory again:  lambda-replay unpack FILE"),
     "study": Command(
         "study",
         "many runs and their report:  lambda-replay study run|status|report FILE.toml",

@@ -23,6 +23,7 @@ from lambda_replay.agents.run_settings import from_dict, to_dict
 from lambda_replay.config import MAX_THREADS, Device, RunConfig
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.replay.ring import Ring
 from lambda_replay.rundir.atomic import sync_directory, write_atomically
 from lambda_replay.rundir.files import (
     checksum,
@@ -204,9 +205,13 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
     """A checkpoint's plain values, with their checksum and structure checked, but not the files they vouch for."""
     path = run / CHECKPOINTS / str(step) / STATE
     try:
-        outer = read_json(path)
+        return check_state(path, read_json(path), step)
     except FileNotFoundError:
         raise DamageError(f"{path} is missing.") from None
+
+
+def check_state(path: Path, outer: Any, step: int) -> dict[str, Any]:
+    """The plain values in the content of a state.json, which errors call ``path``."""
     if not has_type(outer, Envelope):
         raise DamageError(f"{path} is damaged (it is not what was written).")
     if outer["format"] != FORMAT:
@@ -244,7 +249,7 @@ def _is_consistent(state: Any, step: int) -> bool:
         and all(name.isidentifier() for name in state["checksums"]["files"])
         and (state["best"] is not None) == (BEST in state["checksums"]["files"])
         and math.isfinite(0.0 if state["best"] is None else state["best"]["score"])
-        and are_all_chunks(state["checksums"]["memory"], written, _window(config))
+        and are_all_chunks(state["checksums"]["memory"], written, window_of(config))
     )
 
 
@@ -256,8 +261,14 @@ def saved_config(state: Mapping[str, Any]) -> RunConfig:
         raise DamageError(f"the config of a checkpoint is damaged or from another version: {error}") from None
 
 
-def _window(config: RunConfig) -> int:
+def window_of(config: RunConfig) -> int:
+    """Slots of each stream of the memory that can be sampled."""
     return config.memory.capacity // config.envs
+
+
+def ring_of(config: RunConfig) -> Ring:
+    """The ring of each stream of the memory, with its spare slots."""
+    return Ring(window_of(config) + spare_slots(config.checkpoint_interval, config.envs))
 
 
 def find_damage(run: Path, state: Mapping[str, Any], memory: Path) -> Iterator[str]:
@@ -293,7 +304,7 @@ def _find_file_damage(path: Path, length: int | None, wanted: str) -> str | None
 
 def _find_memory_damage(state: Mapping[str, Any], directory: Path) -> Iterator[str]:
     config = saved_config(state)
-    ring = _window(config) + spare_slots(config.checkpoint_interval, config.envs)
+    ring = ring_of(config).size
     slot_bytes = state["slot_bytes"]
     readable = []
     for name, size in slot_bytes.items():

@@ -38,6 +38,7 @@ CONFIG, PROVENANCE, METRICS, TIMING, EPISODES, WEIGHTS, LOCK = (
 DIVERGED = "diverged.json"  # there when training diverged, with the step and the sentence
 BEGINNINGS = {LOCK, PROVENANCE, f"{PROVENANCE}.part", f"{CONFIG}.part"}  # what a directory holds before it is a run
 MEMORY = "memory"  # a directory: the replay memory's files
+FILMS = "films"  # a directory: the films made while it trains
 LOGS = (METRICS, TIMING, EPISODES)
 EVALUATIONS = "evaluations.jsonl"  # another log, of runs that are evaluated while they train
 BEST_WEIGHTS = "weights-best.safetensors"  # those of the best evaluation

@@ -74,6 +74,12 @@ def _chunks(written: Sequence[int], window: int) -> Iterator[tuple[str, int, int
             yield f"{stream}.{chunk}", stream, chunk
 
 
+def relied_on(array: str, written: int, window: int) -> range:
+    """Numbers of the slots of a stream whose part in an array has a checksum: those of all its chunks."""
+    first = max(0, written - window) // CHUNK * CHUNK
+    return range(first, written if array in KNOWN_AT_NEWEST else written - 1)
+
+
 def _parse_chunk(name: str) -> tuple[int, int]:
     stream, chunk = name.split(".")
     return int(stream), int(chunk)

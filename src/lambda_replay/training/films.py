@@ -15,6 +15,7 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.extras import needed_for
 from lambda_replay.randomness import make_side_stream
 from lambda_replay.rundir.atomic import replacing
+from lambda_replay.rundir.directory import FILMS
 from lambda_replay.rundir.resources import available_ram
 from lambda_replay.training.evaluating import MakePolicy
 from lambda_replay.training.events import Filmed
@@ -24,7 +25,6 @@ SMALLEST_SIDE = 160  # pixels; smaller frames are enlarged by a whole factor
 FILM_COPIES = 4  # in memory at once: the film, the best one so far, all frames as one array, and the encoder's copy
 LONGEST = 600  # agent steps after which a film ends, unless told otherwise
 FRAMES_PER_SECOND = 20
-FILMS = "films"  # the directory in a run's
 
 Frames = list[NDArray[np.uint8]]
 

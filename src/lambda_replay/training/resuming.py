@@ -83,7 +83,7 @@ def resume_run(
         extended = find_extension(path, recorded, extension)
         _refuse_unresumable(path, recorded, is_extended=extended is not None)
         allowed = () if extended is None else LENGTH_SETTINGS
-        checkpoint, damaged_logs = _newest_usable(path, recorded, say, allowed)
+        checkpoint, damaged_logs = newest_usable(path, recorded, say, allowed)
         config = _effective_config(extended or recorded, checkpoint, device, threads)
         environments = make_environments(config, env)
         beside = make_beside(config, network, env)
@@ -134,7 +134,7 @@ def _refuse_unresumable(path: Path, config: RunConfig, *, is_extended: bool) -> 
         raise ConfigError(f"{path} was trained with checkpoint_every 0 and cannot be resumed; start it again.")
 
 
-def _newest_usable(
+def newest_usable(
     path: Path, recorded: RunConfig, say: Say, allowed: Collection[str]
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is entirely sound; else the newest with only damaged logs, and their names.
