@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import oracles
@@ -21,8 +21,10 @@ from benchmarks import peers_returns
 from lambda_replay import testing
 from lambda_replay.replay.data import Block
 from lambda_replay.testing.cases import spread_returns
-from lambda_replay.testing.exact import right_returns
-from lambda_replay.testing.traps import Trap, traps, wrong_returns
+from lambda_replay.testing.exact import Steps, fixed_returns, mean_error, right_returns
+from lambda_replay.testing.stories import batch_of, sequences
+from lambda_replay.testing.trap import Trap
+from lambda_replay.testing.traps import TRAPS, traps, wrong_returns
 
 # Q*(λ) may say that it contracts only for small λ; its numbers are what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*may diverge:UserWarning")
@@ -43,7 +45,7 @@ def message_of(function: Function, estimator: str, **options: Any) -> str:
 
 
 def sentence_of(estimator: str, name: str) -> str:
-    (trap,) = [trap for trap in traps(estimator, on_ring=True) if trap.name == name]
+    (trap,) = [trap for trap in TRAPS if trap.name == name and estimator in trap.estimators]
     return trap.sentence
 
 
@@ -75,6 +77,22 @@ def sentence_of(estimator: str, name: str) -> str:
         ("twin", "terminated inside", [1.40625, -0.25, 4, 7.25, 10]),
         # critic 1: 3 + (16/4 + 10·3/4)/2 = 8.75, critic 2: 3 + (4/4 + 15·3/4)/2 = 9.125
         ("twin-return", "terminated inside", [1.875, -0.25, 4, 8.75, 10]),
+        # rewards 2 14 6 10 −4. λ = 0: 7 20 13 18 6; λ = 1/2: 9.5859375 20.34375 13.375 15.5 6; λ = 1: 12.125 20.25
+        # 12.5 13 6. The middle ones:
+        ("median", "k 2", [9.5859375, 20.25, 13, 15.5, 6]),
+        # rewards 1 −2 4 3 5, λ = 1/2: 5 + 20/2, 3 + (16 + 15)/4, 4 + (14 + 10.75)/4, −2 + (12 + 10.1875)/4, …
+        ("median", "falling", [4.38671875, 3.546875, 10.1875, 10.75, 15]),
+        # 14 + 12/2, because a₂ explores; 2 + ((1−λ)·10 + λ·20)/2 rises; 10 + ((1−λ)·16 + λ·6)/2 = 18 − 5λ falls, so
+        # the return of step 2 is 13 + 2λ − 2.5λ²: 10 of 21 are below that of λ = 3/20 and 13/20, 13 + 0.3 − 9/160
+        ("watkins-median", "explores inside", [9.5, 20, 13.24375, 15.5, 6]),
+        # λ = 1: 5 + 20/2, 3 + 15/2, 4 + 10.5/2, −2 + 9.25/2, 1 + 2.625/2
+        ("bounded", "within the bound", [2.3125, 2.625, 9.25, 10.5, 15]),
+        # λ = 0: 1 + 10/2, −2 + 12/2, 4 + 14/2, 3 + 16/2, 5 + 20/2; errors against 8 10 12 14 16 are 2 6 1 3 1, mean 2.6
+        ("bounded", "beyond the bound", [6, 4, 11, 11, 15]),
+        ("watkins-bounded", "barely within the bound", [6, 4, 11, 11, 15]),
+        # λ = 1/4: 5.25 + 20/2, 5.75 + (12 + 15.25/4)/2, 4.75 + (10.5 + 13.65625/4)/2, 3 + (9 + …)/2, 2.5 + (7.5 + …)/2;
+        # errors against 8 10 11.5 14 16: 0.6296 1.0366 0.2070 0.3438 0.75, mean 0.5934 ≤ 19/32 = 0.59375
+        ("bounded", "small errors", [7.37042236328125, 8.96337890625, 11.70703125, 13.65625, 15.25]),
     ],
 )
 def test_hand_worked_answers(estimator: str, name: str, returns: list[float]) -> None:
@@ -89,6 +107,10 @@ ORACLES: dict[str, Callable[[Block, testing.Case], Array]] = {
     "tree": lambda block, case: oracles.tree(block, case.lambda_, case.epsilon),
     "retrace": lambda block, case: oracles.retrace(block, case.lambda_, case.epsilon),
     "qstar": lambda block, case: oracles.qstar(block, case.lambda_),
+    "median": lambda block, case: oracles.median(block, case.k),
+    "watkins-median": lambda block, case: oracles.median(block, case.k, oracles.watkins),
+    "bounded": lambda block, case: oracles.bounded(block, case.bound),
+    "watkins-bounded": lambda block, case: oracles.bounded(block, case.bound, oracles.watkins),
 }
 
 
@@ -148,14 +170,37 @@ def test_every_estimator_has_a_second_derivation() -> None:
 
 @pytest.mark.parametrize("estimator", testing.ESTIMATORS)
 def test_float32_holds_every_number_exactly(estimator: str) -> None:
-    """So a difference is a mistake, not rounding."""
+    """So a difference is a mistake, not rounding. Only the median's λ = i/20 makes answers that must be rounded."""
     singles, doubles = testing.cases(estimator), testing.cases(estimator, dtype=np.float64)
     for single, double in zip(singles, doubles, strict=True):
         for name, value in vars(double).items():
             if isinstance(value, np.ndarray):
                 assert_array_equal(getattr(single, name), value, err_msg=f"{single} {name}")
         exact = right_returns(single.story.steps, estimator)
-        assert [Fraction(value) for value in single.returns.tolist()] == exact
+        assert single.returns.tolist() == [float(value) for value in exact]
+        if not estimator.endswith("median"):
+            assert [Fraction(value) for value in single.returns.tolist()] == exact
+
+
+@pytest.mark.parametrize("estimator", ["bounded", "watkins-bounded"])
+def test_a_bound_leaves_one_answer(estimator: str) -> None:
+    """The largest λ of the grid of 1/2⁷ is what any search finds, and no comparison is a matter of rounding."""
+
+    def errors(steps: Steps) -> list[Fraction]:
+        grid = [Fraction(i, 128) for i in range(129)]
+        return [mean_error(fixed_returns(steps.with_lambda(lambda_), estimator), steps) for lambda_ in grid]
+
+    chosen = set()
+    for case in testing.cases(estimator):
+        for steps in batch_of(case.story.steps):
+            found = errors(steps)
+            satisfying = [i for i, error in enumerate(found) if error <= steps.bound]
+            assert satisfying in (list(range(len(satisfying))), list(range(129 - len(satisfying), 129))), case
+            best = Fraction(max(satisfying, default=0), 128)
+            assert right_returns(steps, estimator) == fixed_returns(steps.with_lambda(best), estimator)
+            assert min(abs(error / steps.bound - 1) for error in found) > Fraction(1, 10_000), case
+            chosen.add(best)
+    assert {Fraction(0), Fraction(1), Fraction(17, 32), Fraction(87, 128)} <= chosen  # the last try fails, or succeeds
 
 
 SPELLINGS: dict[str, Callable[[testing.Case], str]] = {
@@ -170,6 +215,10 @@ SPELLINGS: dict[str, Callable[[testing.Case], str]] = {
     "soft-nstep": lambda case: f"nstep:{case.n}",
     "twin": lambda case: f"peng:{case.lambda_}",
     "twin-return": lambda case: f"peng:{case.lambda_}",
+    "median": lambda case: f"median/{case.k}",
+    "watkins-median": lambda case: f"watkins-median/{case.k}",
+    "bounded": lambda case: f"bounded:{case.bound}",
+    "watkins-bounded": lambda case: f"watkins-bounded:{case.bound}",
 }
 
 
@@ -246,22 +295,35 @@ def test_a_batch_holds_multiples_of_the_sequence() -> None:
         assert_array_equal(batch.continues[k], flat.continues)
 
 
-@pytest.mark.parametrize("layout", ["sequence", "ring"])
-@pytest.mark.parametrize("estimator", testing.ESTIMATORS)
+def test_each_sequence_of_a_batch_has_its_own_lambda() -> None:
+    (case,) = [case for case in testing.cases("bounded", layout="batch") if case.name == "within the bound"]
+    # δ = 6: λ = 1 for the first, whose mean error is then 4.0625; λ = 0 for the third, 3 · 2.6 = 7.8 even so
+    assert case.returns[0].tolist() == [2.3125, 2.625, 9.25, 10.5, 15]
+    assert case.returns[2].tolist() == [18, 12, 33, 33, 45]
+    # the second: 2 · 2.6 = 5.2 with λ = 0, 2 · 3.2258 = 6.45 with λ = 1/2
+    assert case.returns[1, 3] == 2 * (3 + ((1 - 21 / 64) * 16 + 21 / 64 * 15) / 2)
+
+
+# In a batch, only a bound on each sequence can be got wrong in a way of its own.
+PLACES = [(estimator, layout) for estimator in testing.ESTIMATORS for layout in ("sequence", "ring")]
+PLACES += [("bounded", "batch"), ("watkins-bounded", "batch")]
+
+
+@pytest.mark.parametrize(("estimator", "layout"), PLACES)
 def test_every_trap_is_found_and_named(estimator: str, layout: str) -> None:
-    for trap in traps(estimator, on_ring=layout == "ring"):
+    for trap in traps(estimator, layout):
 
         def fall_into(case: testing.Case, trap: Trap = trap) -> Array:
-            return spread_returns(case, wrong_returns(trap, case.story.steps, estimator))
+            return spread_returns(case.story, layout, lambda steps: wrong_returns(trap, steps, estimator))
 
         first_line = message_of(fall_into, estimator, layout=layout).split("\n")[0]
         assert f"This {trap.sentence}. That explains every wrong number." in first_line, trap.name
 
 
-@pytest.mark.parametrize("estimator", testing.ESTIMATORS)
-def test_no_two_traps_give_the_same_numbers(estimator: str) -> None:
-    known = traps(estimator, on_ring=True)
-    steps = [case.story.steps for case in testing.cases(estimator)]
+@pytest.mark.parametrize(("estimator", "layout"), PLACES)
+def test_no_two_traps_give_the_same_numbers(estimator: str, layout: str) -> None:
+    known = traps(estimator, layout)
+    steps = [each for case in testing.cases(estimator) for each in sequences(case.story.steps, layout)]
     numbers = {trap.name: [wrong_returns(trap, each, estimator) for each in steps] for trap in known}
     for one, other in combinations(known, 2):
         assert numbers[one.name] != numbers[other.name], f"{one.name} and {other.name} cannot be told apart"
@@ -362,6 +424,121 @@ def shifted(array: Array, by: int) -> Array:
     return moved
 
 
+def candidates(case: testing.Case, lambdas: Any, keeps: Array | float = 1) -> Array:  # [len(lambdas), T]
+    return np.stack([lambda_loop(case, lambdas=lambda_ * case.continues * keeps) for lambda_ in lambdas])
+
+
+def median_loop(case: testing.Case, keeps: Array | float = 1) -> Array:
+    return np.median(candidates(case, np.arange(case.k + 1) / case.k, keeps), axis=0)
+
+
+def block_median(case: testing.Case) -> Array:
+    """The candidate whose mean over the block is the median."""
+    found = candidates(case, np.arange(case.k + 1) / case.k)
+    return found[np.argsort(found.mean(axis=1))[case.k // 2]]
+
+
+def running_median(case: testing.Case) -> Array:
+    """The median inside the recursion, of candidates that share the return they build on."""
+    returns, following = np.zeros(len(case.rewards)), case.next_values[-1]
+    for t in reversed(range(len(returns))):
+        lambdas = np.arange(case.k + 1) / case.k * case.continues[t]
+        targets = (1 - lambdas) * case.next_values[t] + lambdas * following
+        following = returns[t] = np.median(case.rewards[t] + case.discounts[t] * targets)
+    return returns
+
+
+Measure = Callable[[testing.Case, Array], float]
+Search = Callable[[Callable[[float], bool]], float]
+
+
+def mean_absolute(case: testing.Case, returns: Array) -> float:
+    return float(np.abs(returns - taken_values(case)).mean())
+
+
+def halving(satisfies: Callable[[float], bool]) -> float:
+    """λ = 1 if it will do, 0 if even that will not, else what a binary search finds between them."""
+    if satisfies(1.0):
+        return 1.0
+    return between(satisfies) if satisfies(0.0) else 0.0
+
+
+def between(satisfies: Callable[[float], bool]) -> float:
+    """A binary search with steps of 1/2, 1/4, …, 1/128."""
+    found = 0.0
+    for i in range(7):
+        found += satisfies(found + 1 / 2 ** (i + 1)) / 2 ** (i + 1)
+    return found
+
+
+def scanning(satisfies: Callable[[float], bool]) -> float:
+    """The largest of all multiples of 1/128."""
+    return max((i / 128 for i in range(129) if satisfies(i / 128)), default=0.0)
+
+
+def released(satisfies: Callable[[float], bool]) -> float:
+    """Steps up or down from 1/2, and the last λ tried where none would do."""
+    if satisfies(1.0) or not satisfies(0.0):
+        return float(satisfies(1.0))
+    tried, found = 0.5, 0.0
+    for i in range(7):
+        is_fine = satisfies(tried)
+        found, last = tried if is_fine else found, tried
+        tried += (1 if is_fine else -1) / 2 ** (i + 2)
+    return found or last
+
+
+def last_of(case: testing.Case, low: float, high: float) -> float:
+    """λ where a careless search stops: in the middle of the last interval, whatever was found there."""
+    for _ in range(7):
+        middle = (low + high) / 2
+        is_fine = mean_absolute(case, candidates(case, [middle])[0]) <= case.bound
+        low, high = (middle, high) if is_fine else (low, middle)
+    return middle
+
+
+def bounded_loop(
+    case: testing.Case, measure: Measure = mean_absolute, search: Search = halving, keeps: Array | float = 1
+) -> Array:
+    def with_lambda(lambda_: float) -> Array:
+        returns: Array = candidates(case, [lambda_], keeps)[0]
+        return returns
+
+    return with_lambda(search(lambda lambda_: measure(case, with_lambda(lambda_)) <= case.bound))
+
+
+def square_from_maximum(case: testing.Case, returns: Array) -> float:
+    return float(np.square(returns - case.values).mean())
+
+
+def lambda_of_each_step(case: testing.Case) -> Array:
+    def at(t: int) -> Measure:
+        return lambda case, returns: abs(float(returns[t] - taken_values(case)[t]))
+
+    return np.array([bounded_loop(case, at(t))[t] for t in range(len(case.rewards))])
+
+
+def careless_search(case: testing.Case) -> Array:
+    """The λ of the last try in place of the best one."""
+    return bounded_loop(
+        case,
+        search=lambda satisfies: last_of(case, 0, 1) if satisfies(0.0) and not satisfies(1.0) else halving(satisfies),
+    )
+
+
+def over_slots(case: testing.Case) -> Array:
+    """On blocks of this library, with a mean over every slot of the block."""
+
+    def estimator(block: Block) -> Array:
+        def errors(lambda_: float) -> float:
+            returns = lr.parse_estimator(f"peng:{lambda_}")(block)
+            return float(np.abs(returns - block.action_values[:, :-1]).mean())
+
+        return lr.parse_estimator(f"peng:{halving(lambda lambda_: errors(lambda_) <= case.bound)}")(block)
+
+    return testing.on_block(cast(Any, estimator), case)
+
+
 SEEDED: list[tuple[str, str, Function]] = [
     ("peng", "bootstrap at a terminal state", lambda c: lambda_loop(c, discounts=full(c, c.gamma))),
     ("peng", "ends ignored", lambda c: lambda_loop(c, discounts=full(c, c.gamma), lambdas=full(c, c.lambda_))),
@@ -416,7 +593,7 @@ SEEDED: list[tuple[str, str, Function]] = [
     ("nstep", "one step too many", lambda c: nstep_loop(c, n=c.n + 1)),
     ("soft", "share of the entropies", lambda_loop),
     ("soft", "no entropy", lambda c: lambda_loop(c, next_values=c.next_baselines)),
-    ("soft-nstep", "entropies between dropped", nstep_loop),
+    ("soft-nstep", "intermediate entropies dropped", nstep_loop),
     ("twin", "first critic alone", lambda c: lambda_loop(c, next_values=c.next_critic_values[0])),
     ("twin", "mean of the critics", lambda c: lambda_loop(c, next_values=c.next_critic_values.mean(axis=0))),
     (
@@ -428,6 +605,63 @@ SEEDED: list[tuple[str, str, Function]] = [
         "twin-return",
         "minimum of each step",
         lambda c: lambda_loop(c, next_values=c.next_critic_values.min(axis=0)),
+    ),
+    ("median", "mean for median", lambda c: candidates(c, np.arange(c.k + 1) / c.k).mean(axis=0)),
+    ("median", "one lambda per block", block_median),
+    ("median", "lambda one half", lambda c: lambda_loop(c, lambdas=c.continues / 2)),
+    ("median", "lambda one half", running_median),
+    ("median", "one candidate too few", lambda c: np.median(candidates(c, np.linspace(0, 1, c.k)), axis=0)),
+    ("median", "cuts like Watkins", lambda c: median_loop(c, next_is_greedy(c))),
+    ("median", "over the time limit", lambda c: median_loop(replace(c, truncated=c.truncated & False))),
+    ("median", "TD errors", lambda c: median_loop(c) - taken_values(c)),
+    ("watkins-median", "no cut", median_loop),
+    ("watkins-median", "cut one step early", lambda c: median_loop(c, is_greedy(c))),
+    (
+        "watkins-median",
+        "tie by index",
+        lambda c: median_loop(c, c.next_actions == c.next_q_values.argmax(axis=-1)),
+    ),
+    (
+        "watkins-median",
+        "mean for median",
+        lambda c: candidates(c, np.arange(c.k + 1) / c.k, next_is_greedy(c)).mean(axis=0),
+    ),
+    ("bounded", "squared error against the maximum", lambda c: bounded_loop(c, square_from_maximum, released)),
+    ("bounded", "squared error against the maximum", lambda c: bounded_loop(c, square_from_maximum)),
+    ("bounded", "squared error", lambda c: bounded_loop(c, lambda c, g: np.square(g - taken_values(c)).mean())),
+    ("bounded", "error against the maximum", lambda c: bounded_loop(c, lambda c, g: np.abs(g - c.values).mean())),
+    ("bounded", "sum of the errors", lambda c: bounded_loop(c, lambda c, g: np.abs(g - taken_values(c)).sum())),
+    ("bounded", "largest error", lambda c: bounded_loop(c, lambda c, g: np.abs(g - taken_values(c)).max())),
+    ("bounded", "errors cancel", lambda c: bounded_loop(c, lambda c, g: abs((g - taken_values(c)).mean()))),
+    ("bounded", "closing slots counted", over_slots),
+    ("bounded", "last lambda tried", careless_search),
+    ("bounded", "no lambda found", lambda c: bounded_loop(c, search=released)),
+    (
+        "bounded",
+        "upper end of the search",
+        lambda c: bounded_loop(c, search=lambda fine: halving(fine) + (fine(0.0) and not fine(1.0)) / 128),
+    ),
+    ("bounded", "lambda 1 not tried", lambda c: bounded_loop(c, search=between)),
+    ("bounded", "lambda 0 tried first", lambda c: bounded_loop(c, search=lambda fine: halving(fine) * fine(0.0))),
+    (
+        "bounded",
+        "one halving too many",
+        lambda c: bounded_loop(c, search=lambda fine: max((i / 256 for i in range(257) if fine(i / 256)), default=0)),
+    ),
+    (
+        "bounded",
+        "one halving too few",
+        lambda c: bounded_loop(c, search=lambda fine: max((i / 64 for i in range(65) if fine(i / 64)), default=0)),
+    ),
+    ("bounded", "a lambda for each step", lambda_of_each_step),
+    ("bounded", "cuts like Watkins", lambda c: bounded_loop(c, keeps=next_is_greedy(c))),
+    ("bounded", "over the time limit", lambda c: bounded_loop(replace(c, truncated=c.truncated & False))),
+    ("watkins-bounded", "no cut", bounded_loop),
+    ("watkins-bounded", "cut one step early", lambda c: bounded_loop(c, keeps=is_greedy(c))),
+    (
+        "watkins-bounded",
+        "squared error against the maximum",
+        lambda c: bounded_loop(c, square_from_maximum, released, next_is_greedy(c)),
     ),
 ]
 
@@ -448,6 +682,46 @@ def test_the_same_functions_without_a_mistake_pass() -> None:
     testing.check(lambda case: corrected_loop(case, case.lambda_ * case.next_probs), "tree")
     testing.check(lambda case: corrected_loop(case, full(case, case.lambda_), case.next_baselines), "soft")
     testing.check(nstep_loop, "nstep")
+    testing.check(median_loop, "median")
+    testing.check(lambda case: median_loop(case, next_is_greedy(case)), "watkins-median")
+
+
+@pytest.mark.parametrize("search", [halving, scanning])
+def test_any_search_for_lambda_passes(search: Search) -> None:
+    testing.check(lambda case: bounded_loop(case, search=search), "bounded")
+    testing.check(lambda case: bounded_loop(case, search=search, keeps=next_is_greedy(case)), "watkins-bounded")
+
+
+def of_batch(case: testing.Case, axis: int, choose: Callable[[list[testing.Case]], list[Array]]) -> Array:
+    """A function of the sequences of a batch, each as a case of its own."""
+
+    def sequence(k: int) -> testing.Case:
+        arrays = {name: array for name, array in vars(case).items() if isinstance(array, np.ndarray)}
+        for name in ("slots", "next_critic_values"):  # which have other axes, and are not needed
+            del arrays[name]
+        alone: dict[str, Any] = {name: array.take(k, axis=1 - axis) for name, array in arrays.items()}
+        return replace(case, **alone)
+
+    return np.stack(choose([sequence(k) for k in range(3)]), axis=1 - axis)
+
+
+@pytest.mark.parametrize(("layout", "axis"), [("batch", 1), ("time-first", 0)])
+def test_the_bound_is_kept_in_every_block(layout: str, axis: int) -> None:
+    def over_all_blocks(blocks: list[testing.Case]) -> list[Array]:
+        def satisfies(lambda_: float) -> bool:
+            errors = [mean_absolute(each, candidates(each, [lambda_])[0]) for each in blocks]
+            return bool(np.mean(errors) <= blocks[0].bound)
+
+        return [bounded_loop(each, search=lambda _: halving(satisfies)) for each in blocks]
+
+    def in_each(case: testing.Case) -> Array:
+        return of_batch(case, axis, lambda blocks: [bounded_loop(each) for each in blocks])
+
+    testing.check(in_each, "bounded", layout=layout)
+    message = message_of(lambda case: of_batch(case, axis, over_all_blocks), "bounded", layout=layout)
+    sentence = sentence_of("bounded", "bound over all blocks")
+    assert f"This {sentence}. That explains every wrong number." in message.split("\n")[0]
+    assert 'case "within the bound" (γ = 0.5, δ = 6): λ = 1 satisfies the bound' in message
 
 
 @pytest.mark.parametrize(("layout", "axis"), [("batch", 1), ("time-first", 0)])

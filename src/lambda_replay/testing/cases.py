@@ -23,10 +23,21 @@ from lambda_replay.testing.exact import (
     policy,
     right_returns,
 )
-from lambda_replay.testing.stories import ESTIMATORS, WRAPS_AFTER, Story, older_steps, stories
+from lambda_replay.testing.stories import (
+    BATCH,
+    BATCH_SIZE,
+    ESTIMATORS,
+    LAYOUTS,
+    RING,
+    SEQUENCE,
+    TIME_FIRST,
+    WRAPS_AFTER,
+    Story,
+    older_steps,
+    sequences,
+    stories,
+)
 
-SEQUENCE, BATCH, TIME_FIRST, RING = LAYOUTS = ("sequence", "batch", "time-first", "ring")
-BATCH_SIZE = 3
 Answer = NDArray[np.float64]
 
 
@@ -49,6 +60,8 @@ class Case:
     lambda_: float
     n: int  # of n-step returns
     epsilon: float  # π is ε-greedy
+    k: int  # of the median: λ = 0/k, 1/k, …, k/k
+    bound: float  # δ on the mean |G_t − Q(s_t, a_t)| of each sequence
     rewards: Floats  # [T]
     terminated: Booleans  # [T]
     truncated: Booleans  # [T]
@@ -103,17 +116,18 @@ def _at(rows: Floats, indices: Integers) -> Floats:
     return chosen
 
 
-def spread_returns(case: Case, returns: Iterable[Fraction]) -> Answer:
-    """Exact returns [T] in the shape that the case's layout wants."""
-    return _spread(np.array([float(g) for g in returns]), case.layout, scaled=True)
+def spread_returns(story: Story, layout: str, compute: Callable[[Steps], Iterable[Fraction]]) -> Answer:
+    """What ``compute`` returns [T] for every sequence, in the shape that the layout wants."""
+    rows = [np.array([float(g) for g in compute(steps)]) for steps in sequences(story.steps, layout)]
+    return rows[0] if layout in {SEQUENCE, RING} else np.stack(rows, axis=0 if layout == BATCH else 1)
 
 
 def cases(estimator: str, *, layout: str = SEQUENCE, dtype: DTypeLike = np.float32) -> list[Case]:
     """Every case of an estimator, for instance for ``pytest.mark.parametrize("case", cases("peng"), ids=str)``.
 
     In "batch" [K, T] and "time-first" [T, K] the K sequences are the same steps with all rewards and values times 1,
-    2, 3; so are their returns. In "ring", step 2 of the sequence lies in slot 0 of N, and the slots behind the newest
-    step still hold older steps.
+    2, 3; so are their returns, unless λ is chosen for each sequence. In "ring", step 2 of the sequence lies in slot 0
+    of N, and the slots behind the newest step still hold older steps.
     """
     if estimator not in ESTIMATORS:
         raise ConfigError(f"there are no cases for {estimator!r}; choose one of {', '.join(ESTIMATORS)}.")
@@ -148,7 +162,9 @@ def _make_case(estimator: str, story: Story, layout: str, dtype: np.dtype[Any]) 
         n=steps.n,
         epsilon=float(steps.epsilon),
         slots=slots,
-        returns=_spread(_right_column(steps, estimator), layout, scaled=True).copy(),
+        k=steps.k,
+        bound=float(steps.bound),
+        returns=spread_returns(story, layout, lambda each: _right(each, estimator)),
         story=story,
         **arrays,
     )
@@ -203,5 +219,5 @@ def _columns(steps: Steps, estimator: str) -> dict[str, NDArray[Any]]:  # each [
 
 
 @functools.cache
-def _right_column(steps: Steps, estimator: str) -> Answer:  # [T]
-    return np.array([float(g) for g in right_returns(steps, estimator)])
+def _right(steps: Steps, estimator: str) -> tuple[Fraction, ...]:
+    return tuple(right_returns(steps, estimator))

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from lambda_replay.errors import ConfigError
-from lambda_replay.testing.cases import RING, SEQUENCE, Answer, Case, cases, spread_returns
-from lambda_replay.testing.traps import Trap, traps, wrong_returns
+from lambda_replay.testing.cases import Answer, Case, cases, spread_returns
+from lambda_replay.testing.stories import SEQUENCE
+from lambda_replay.testing.trap import Trap
+from lambda_replay.testing.traps import traps, wrong_returns
 
 Function = Callable[[Case], ArrayLike]
 
@@ -108,7 +110,7 @@ def _judge(given: list[tuple[Case, Answer]], tolerance: float) -> list[Verdict]:
     first = given[0][0]
     agreement = {
         trap: [_is_close(answer, _wrong_returns(trap, case), tolerance) for case, answer in given]
-        for trap in traps(first.estimator, on_ring=first.layout == RING)
+        for trap in traps(first.estimator, first.layout)
     }
 
     def rank(trap: Trap) -> tuple[bool, int]:
@@ -139,19 +141,26 @@ def _words(mistake: Trap | None) -> str:
 
 
 def _wrong_returns(trap: Trap, case: Case) -> Answer:
-    return spread_returns(case, wrong_returns(trap, case.story.steps, case.estimator))
+    return spread_returns(case.story, case.layout, lambda steps: wrong_returns(trap, steps, case.estimator))
 
 
 def _numbers(verdict: Verdict) -> str:
     case = verdict.case
-    knob = f"n = {case.n}" if case.estimator.endswith("nstep") else f"λ = {case.lambda_:g}"
     return "\n".join(
         [
-            f'case "{case.name}" (γ = {case.gamma:g}, {knob}): {case.about}',
+            f'case "{case.name}" (γ = {case.gamma:g}, {_setting(case)}): {case.about}',
             f"  expected {_in_words(case.returns)}",
             f"  given    {_in_words(verdict.given)}",
         ]
     )
+
+
+def _setting(case: Case) -> str:
+    if case.estimator.endswith("nstep"):
+        return f"n = {case.n}"
+    if case.estimator.endswith("median"):
+        return f"k = {case.k}"
+    return f"δ = {case.bound:g}" if case.estimator.endswith("bounded") else f"λ = {case.lambda_:g}"
 
 
 def _in_words(values: Answer) -> str:

@@ -7,7 +7,7 @@ which the answers are used to test.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -39,10 +39,16 @@ class Steps:
     lambda_: Fraction
     n: int
     epsilon: Fraction  # π is ε-greedy
+    k: int  # of the median: λ = 0/k, 1/k, …, k/k
+    bound: Fraction  # δ on the mean error of the block, which is all T steps
+    scale: int = 1  # in a batch: how many times the first sequence's rewards and values these are
 
     @property
     def length(self) -> int:
         return len(self.rewards)
+
+    def with_lambda(self, lambda_: Fraction) -> Steps:
+        return replace(self, lambda_=lambda_)
 
     def next_state(self, t: int) -> State:
         return self.states[t + 1] if self.ends[t] == GOES_ON else self.final
@@ -128,9 +134,10 @@ class Rule(NamedTuple):
 
 
 Rules = tuple[Rule, ...]  # one for each return whose minimum is the answer
+_PENG, _WATKINS = Rule(greedy, greedy, whole_trace), Rule(greedy, greedy, trace_if_greedy)
 RULES: dict[str, Rules] = {
-    "peng": (Rule(greedy, greedy, whole_trace),),
-    "watkins": (Rule(greedy, greedy, trace_if_greedy),),
+    "peng": (_PENG,),
+    "watkins": (_WATKINS,),
     "nstep": (Rule(greedy, greedy, whole_trace),),
     "sarsa": (Rule(expected, expected, whole_trace),),
     "tree": (Rule(expected, taken, trace_of_tree),),
@@ -143,6 +150,10 @@ RULES: dict[str, Rules] = {
         Rule(first_critic, first_critic, whole_trace),
         Rule(second_critic, second_critic, whole_trace),
     ),
+    "median": (_PENG,),
+    "watkins-median": (_WATKINS,),
+    "bounded": (_PENG,),
+    "watkins-bounded": (_WATKINS,),
 }
 
 
@@ -214,9 +225,71 @@ def nstep_returns(parts: Parts, steps: Steps) -> Returns:
     return returns
 
 
-def right_returns(steps: Steps, estimator: str) -> Returns:
-    """The exact returns [T] of an estimator."""
+# λ chosen from the data. The T steps are one block.
+
+SEARCH_DEPTH = 7
+Fixed = Callable[[Steps], Returns]  # returns with λ = steps.lambda_
+
+
+def median_returns(fixed: Fixed, steps: Steps) -> Returns:
+    """At each step the median of the k+1 returns with λ = 0/k, 1/k, …, k/k; k is even, so it is one of them."""
+    candidates = [fixed(steps.with_lambda(Fraction(i, steps.k))) for i in range(steps.k + 1)]
+    return [sorted(each)[steps.k // 2] for each in zip(*candidates, strict=True)]
+
+
+def td_errors(returns: Returns, steps: Steps) -> Returns:
+    """G_t − Q(s_t, a_t)."""
+    return [g - steps.states[t].q[steps.actions[t]] for t, g in enumerate(returns)]
+
+
+def mean_error(returns: Returns, steps: Steps) -> Fraction:
+    """(1/T)·Σ_t |G_t − Q(s_t, a_t)|."""
+    return sum(map(abs, td_errors(returns, steps)), Fraction(0)) / steps.length
+
+
+def largest_lambda(satisfies: Callable[[Fraction], bool]) -> Fraction:
+    """1 if it satisfies the bound, 0 if even 0 does not, else the largest that a search of depth 7 finds."""
+    low, high = Fraction(0), Fraction(1)
+    if satisfies(high):
+        return high
+    if not satisfies(low):
+        return low
+    for _ in range(SEARCH_DEPTH):
+        middle = (low + high) / 2
+        low, high = (middle, high) if satisfies(middle) else (low, middle)
+    return low
+
+
+def bounded_returns(fixed: Fixed, steps: Steps) -> Returns:
+    """The returns with the largest λ whose mean |G_t − Q(s_t, a_t)| is at most δ."""
+
+    def satisfies(lambda_: Fraction) -> bool:
+        return mean_error(fixed(steps.with_lambda(lambda_)), steps) <= steps.bound
+
+    return fixed(steps.with_lambda(largest_lambda(satisfies)))
+
+
+CHOICES: dict[str, Callable[[Fixed, Steps], Returns]] = {
+    "median": median_returns,
+    "watkins-median": median_returns,
+    "bounded": bounded_returns,
+    "watkins-bounded": bounded_returns,
+}
+
+
+def choose_lambda(estimator: str, fixed: Fixed, steps: Steps) -> Returns:
+    """The returns with the λ that an estimator chooses, or with the λ of the steps if it chooses none."""
+    return CHOICES[estimator](fixed, steps) if estimator in CHOICES else fixed(steps)
+
+
+def fixed_returns(steps: Steps, estimator: str) -> Returns:
+    """The exact returns [T] with λ = steps.lambda_."""
     solve = nstep_returns if estimator.endswith("nstep") else lambda_returns
     seen = moments(steps)
     finished = [solve(make_parts(steps, seen, rule), steps) for rule in RULES[estimator]]
     return [min(candidates) for candidates in zip(*finished, strict=True)]
+
+
+def right_returns(steps: Steps, estimator: str) -> Returns:
+    """The exact returns [T] of an estimator."""
+    return choose_lambda(estimator, lambda each: fixed_returns(each, estimator), steps)

@@ -18,6 +18,7 @@ from lambda_replay.testing.exact import (
     Returns,
     Rule,
     Steps,
+    choose_lambda,
     first_critic,
     lambda_returns,
     make_parts,
@@ -42,40 +43,49 @@ def smallest(finished: list[Returns]) -> Returns:
     return [min(candidates) for candidates in zip(*finished, strict=True)]
 
 
+def with_any_lambda(fixed: Wrong) -> Wrong:
+    """A mistake in the returns themselves; where λ is chosen, it is chosen from the wrong returns."""
+    return lambda steps, estimator: choose_lambda(estimator, lambda each: fixed(each, estimator), steps)
+
+
 def seeing(look: Callable[[Steps], list[Moment]]) -> Wrong:
     """The right rules, applied to the wrong states or actions."""
 
-    def wrong(steps: Steps, estimator: str) -> Returns:
+    def fixed(steps: Steps, estimator: str) -> Returns:
         solve = solver(estimator)
         return smallest([solve(make_parts(steps, look(steps), rule), steps) for rule in RULES[estimator]])
 
-    return wrong
+    return with_any_lambda(fixed)
 
 
 def altering(alter: Callable[[Parts, Steps], Parts]) -> Wrong:
     """Wrong numbers in the right recursion."""
 
-    def wrong(steps: Steps, estimator: str) -> Returns:
+    def fixed(steps: Steps, estimator: str) -> Returns:
         solve, seen = solver(estimator), moments(steps)
         return smallest([solve(alter(make_parts(steps, seen, rule), steps), steps) for rule in RULES[estimator]])
 
-    return wrong
+    return with_any_lambda(fixed)
 
 
 def solving(solve: Solver) -> Wrong:
     """The right numbers in a wrong recursion."""
-    return lambda steps, estimator: smallest(
-        [solve(make_parts(steps, moments(steps), rule), steps) for rule in RULES[estimator]]
+    return with_any_lambda(
+        lambda steps, estimator: smallest(
+            [solve(make_parts(steps, moments(steps), rule), steps) for rule in RULES[estimator]]
+        )
     )
 
 
 def with_rules(change: Callable[[Rule], Rule]) -> Wrong:
     """Another V, b or c."""
-    return lambda steps, estimator: smallest(
-        [
-            solver(estimator)(make_parts(steps, moments(steps), change(rule)), steps)
-            for rule in RULES[estimator][:1]  # two critics: whatever replaces their rules replaces both
-        ]
+    return with_any_lambda(
+        lambda steps, estimator: smallest(
+            [
+                solver(estimator)(make_parts(steps, moments(steps), change(rule)), steps)
+                for rule in RULES[estimator][:1]  # two critics: whatever replaces their rules replaces both
+            ]
+        )
     )
 
 
@@ -299,6 +309,11 @@ def larger_critic(m: Moment) -> Fraction:
 
 def past_the_newest(steps: Steps, estimator: str) -> Returns:
     older = older_steps(steps)
+    return choose_lambda(estimator, lambda each: _returns_from_joined(each, older, estimator), steps)
+
+
+def _returns_from_joined(steps: Steps, older: Steps, estimator: str) -> Returns:
+    """The newest step still knows its own next state; only what follows it is wrong."""
     joined = replace(
         steps,
         rewards=steps.rewards + older.rewards,
@@ -307,14 +322,11 @@ def past_the_newest(steps: Steps, estimator: str) -> Returns:
         actions=steps.actions[:-1] + older.actions,
         behaviour_probs=steps.behaviour_probs[:-1] + older.behaviour_probs,
     )
-
-    def look(_steps: Steps) -> list[Moment]:
-        """The newest step still knows its own next state; only what follows it is wrong."""
-        right, wrong = moments(steps), moments(joined)
-        newest = wrong[steps.length - 1]._replace(next_state=right[-1].next_state)
-        return [*right[:-1], newest, *wrong[steps.length :]]
-
-    return seeing(look)(joined, estimator)[: steps.length]
+    right, wrong = moments(steps), moments(joined)
+    newest = wrong[steps.length - 1]._replace(next_state=right[-1].next_state)
+    seen = [*right[:-1], newest, *wrong[steps.length :]]
+    finished = [solver(estimator)(make_parts(joined, seen, rule), joined) for rule in RULES[estimator]]
+    return smallest(finished)[: steps.length]
 
 
 def stopping_at_the_wrap(parts: Parts, _steps: Steps) -> Parts:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Block, Evaluation, Floats, Integers, ValueBlock
 from lambda_replay.replay.estimators import Estimator
-from lambda_replay.testing.cases import SEQUENCE, Case
+from lambda_replay.testing.cases import Case
+from lambda_replay.testing.stories import SEQUENCE
 
 
 def on_block(estimator: Estimator, case: Case) -> Floats:  # [T]

@@ -44,6 +44,8 @@ _GREEDY = Steps(
     lambda_=Fraction(3, 4),
     n=3,
     epsilon=Fraction(0),
+    k=20,
+    bound=Fraction(7, 2),
 )
 # An ε-greedy target policy, π = 3/4 and 1/4, and a behaviour that takes either action more or less often than π.
 _OFF_POLICY = replace(
@@ -59,6 +61,10 @@ _ACTOR = replace(
     actions=(0,) * 6,
     final=_states((40,), (6,), (24,))[0],
 )
+# Returns that rise and fall again as λ grows: their median is not the return of λ = 1/2.
+_UNEVEN = replace(_GREEDY, rewards=_row(2, 14, 6, 10, -4))
+# Errors that grow with λ, so every search for the largest λ within a bound ends on the same one.
+_FALLING = replace(_GREEDY, final=State(_row(-40, -56)))
 _BASES: dict[str, Steps] = {
     "peng": _GREEDY,
     "watkins": _GREEDY,
@@ -71,6 +77,10 @@ _BASES: dict[str, Steps] = {
     "soft-nstep": _ACTOR,
     "twin": _ACTOR,
     "twin-return": _ACTOR,
+    "median": _UNEVEN,
+    "watkins-median": _UNEVEN,
+    "bounded": _FALLING,
+    "watkins-bounded": _FALLING,
 }
 
 # What every estimator must get right: name, what is special, changes of the steps.
@@ -125,6 +135,49 @@ _RATIOS: list[tuple[str, str, Mapping[str, Any]]] = [
     ("rare actions", "μ is far below π, so every ratio is above 1", {"behaviour_probs": _row(*(0.0625,) * 6)}),
     ("certain actions", "μ = 1, so every ratio is π", {"behaviour_probs": _row(*(1,) * 6)}),
 ]
+_CANDIDATES: list[tuple[str, str, Mapping[str, Any]]] = [
+    ("k 2", "three candidates: λ = 0, 1/2, 1", {"k": 2}),
+    ("k 4", "five candidates: λ = 0, 1/4, 1/2, 3/4, 1", {"k": 4}),
+    ("falling", "returns fall as λ grows, so the median is the return of λ = 1/2", {"rewards": _GREEDY.rewards}),
+]
+_WITHIN: list[tuple[str, str, Mapping[str, Any]]] = [
+    ("within the bound", "λ = 1 satisfies the bound", {"bound": Fraction(6)}),
+    ("beyond the bound", "even λ = 0 breaks the bound, so λ is 0", {"bound": Fraction(2)}),
+    (
+        "barely within the bound",
+        "λ = 0 satisfies the bound, but no larger λ that the search tries",
+        {"bound": Fraction(333, 128)},
+    ),
+    (
+        "large lambdas alone",
+        "the mean error falls as λ grows: λ = 0 breaks the bound, but λ = 1 satisfies it, so λ is 1",
+        {"bound": Fraction(17, 4), "final": _GREEDY.final, "ends": "..L.."},
+    ),
+    (
+        "small errors",
+        "errors are below 1, so their squares are smaller still; the action of step 2 is not greedy",
+        {
+            "bound": Fraction(19, 32),
+            "rewards": _row(2.5, 3, 4.75, 5.75, 5.25),
+            "states": (*_GREEDY.states[:2], State(_row(12, 11.5)), *_GREEDY.states[3:]),
+            "actions": (0, 1, 1, 1, 0, 1),
+        },
+    ),
+]
+# δ of cases that other estimators have too, if not the base's: the search ends between λ = 0 and 1.
+_BOUNDS: dict[str, Fraction] = {
+    "terminated inside": Fraction(9, 2),
+    "terminated last": Fraction(6),
+    "truncated inside": Fraction(11),
+    "truncated last": Fraction(11),
+    "terminated at the limit": Fraction(19, 4),
+    "two borders": Fraction(11),
+    "ends in a row": Fraction(12),
+    "gamma 1": Fraction(11),
+    "explores inside": Fraction(35, 8),
+    "explores first": Fraction(23, 8),
+    "explores after a border": Fraction(5),
+}
 _OWN: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {
     "peng": [*_LAMBDAS, *_EXPLORING],
     "watkins": [*_LAMBDAS, *_EXPLORING],
@@ -137,9 +190,15 @@ _OWN: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {
     "soft-nstep": _LENGTHS,
     "twin": _LAMBDAS,
     "twin-return": _LAMBDAS,
+    "median": [*_CANDIDATES, *_EXPLORING],
+    "watkins-median": [*_CANDIDATES, *_EXPLORING],
+    "bounded": [*_WITHIN, *_EXPLORING],
+    "watkins-bounded": [*_WITHIN, *_EXPLORING],
 }
 
 ESTIMATORS = tuple(_BASES)
+SEQUENCE, BATCH, TIME_FIRST, RING = LAYOUTS = ("sequence", "batch", "time-first", "ring")
+BATCH_SIZE = 3
 WRAPS_AFTER = 1  # in a ring, step 1 lies in the last slot of the array and step 2 in the first
 
 
@@ -147,7 +206,10 @@ WRAPS_AFTER = 1  # in a ring, step 1 lies in the last slot of the array and step
 def stories(estimator: str) -> tuple[Story, ...]:
     """Every situation that an estimator is tested with; the shortest comes last."""
     base = _BASES[estimator]
-    told = [Story(name, about, replace(base, **changes)) for name, about, changes in [*_ENDS, *_OWN[estimator]]]
+    told = [
+        Story(name, about, replace(base, **{"bound": _BOUNDS.get(name, base.bound), **changes}))
+        for name, about, changes in [*_ENDS, *_OWN[estimator]]
+    ]
     single = replace(
         base,
         rewards=base.rewards[:1],
@@ -169,4 +231,31 @@ def older_steps(steps: Steps) -> Steps:
         states=(*steps.states[:2], steps.final),
         actions=(*steps.actions[:2], 0),
         behaviour_probs=_row(1, 1, 1),
+    )
+
+
+def sequences(steps: Steps, layout: str) -> tuple[Steps, ...]:
+    """The sequences of a layout: the steps alone, or a batch of them."""
+    return batch_of(steps) if layout in {BATCH, TIME_FIRST} else (steps,)
+
+
+@functools.cache
+def batch_of(steps: Steps) -> tuple[Steps, ...]:
+    """The steps with all rewards and values times 1, 2, 3."""
+    return (steps, *(scaled(steps, scale) for scale in range(2, BATCH_SIZE + 1)))
+
+
+def scaled(steps: Steps, scale: int) -> Steps:
+    """The same steps as the sequence of a batch whose rewards and values are ``scale`` times the first one's."""
+    factor = Fraction(scale, steps.scale)
+
+    def multiple(state: State) -> State:
+        return State(tuple(factor * q for q in state.q), factor * state.entropy, factor * state.second)
+
+    return replace(
+        steps,
+        rewards=tuple(factor * reward for reward in steps.rewards),
+        states=tuple(map(multiple, steps.states)),
+        final=multiple(steps.final),
+        scale=scale,
     )

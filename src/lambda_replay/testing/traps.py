@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
 
 from lambda_replay.testing import mistakes
+from lambda_replay.testing.dynamic_traps import DYNAMIC_TRAPS
 from lambda_replay.testing.exact import (
     BOTH,
     GOES_ON,
-    RULES,
     TRUNCATED,
     Steps,
     first_critic,
@@ -23,25 +22,20 @@ from lambda_replay.testing.exact import (
     trace_of_tree,
     whole_trace,
 )
-
-ALL = frozenset(RULES)
-NSTEP = frozenset(name for name in RULES if name.endswith("nstep"))
-LAMBDA = ALL - NSTEP
-ACTORS = frozenset({"soft", "soft-nstep", "twin", "twin-return"})
-SOFT = frozenset({"soft", "soft-nstep"})
-EXPECTED = frozenset({"sarsa", "tree", "retrace"})
-CORRECTED = frozenset({"tree", "retrace", "qstar"})
-
-
-class Trap(NamedTuple):
-    """A known mistake: its name, what a function that makes it does, and the returns it gives."""
-
-    name: str
-    sentence: str  # goes on after "this "
-    estimators: frozenset[str]
-    wrong: mistakes.Wrong
-    on_ring: bool = False  # only where the steps lie in a ring
-
+from lambda_replay.testing.stories import RING
+from lambda_replay.testing.trap import (
+    ACTORS,
+    ALL,
+    CHOOSING,
+    CORRECTED,
+    EXPECTED,
+    LAMBDA,
+    NSTEP,
+    PENG,
+    SOFT,
+    WATKINS,
+    Trap,
+)
 
 TRAPS: tuple[Trap, ...] = (
     Trap(
@@ -76,7 +70,7 @@ TRAPS: tuple[Trap, ...] = (
     ),
     Trap(
         "first state of the next episode",
-        "bootstraps a truncated step from the first state of the next episode in place of the final observation",
+        "bootstraps a truncated step from the first state of the next episode instead of its final observation",
         ALL,
         mistakes.seeing(mistakes.see_the_next_row),
     ),
@@ -100,32 +94,32 @@ TRAPS: tuple[Trap, ...] = (
     ),
     Trap(
         "values of the same state",
-        "bootstraps from s_t where s_(t+1) belongs: the values are off by one step",
+        "bootstraps from s_t instead of s_(t+1): the values are off by one step",
         ALL,
         mistakes.seeing(mistakes.see_the_same_row),
     ),
     Trap(
         "advantages",
-        "gives advantages, which are returns minus V(s_t): add the values again",
+        "gives advantages, which are returns minus V(s_t): add the values back",
         ALL,
         mistakes.minus_values,
     ),
     Trap(
         "TD errors",
-        "gives TD errors, which are returns minus Q(s_t, a_t): add the values again",
+        "gives TD errors, which are returns minus Q(s_t, a_t): add the values back",
         ALL - ACTORS,
         mistakes.minus_action_values,
     ),
     Trap(
         "gamma and lambda swapped",
-        "has γ and λ swapped",
-        LAMBDA,
+        "swaps γ and λ",
+        LAMBDA - CHOOSING,
         mistakes.of_other_steps(lambda steps: replace(steps, gamma=steps.lambda_, lambda_=steps.gamma)),
     ),
     Trap(
         "lambda upside down",
-        "uses 1 − λ where λ belongs",
-        LAMBDA,
+        "uses 1 − λ instead of λ",
+        LAMBDA - CHOOSING,
         mistakes.of_other_steps(lambda steps: replace(steps, lambda_=1 - steps.lambda_)),
     ),
     Trap(
@@ -149,48 +143,48 @@ TRAPS: tuple[Trap, ...] = (
     Trap(
         "cut one step early",
         "cuts the trace one step early: what counts is whether a_(t+1) is greedy in s_(t+1), not a_t in s_t",
-        frozenset({"watkins"}),
+        WATKINS,
         mistakes.with_trace(mistakes.trace_one_early),
     ),
     Trap(
         "tie by index",
         "compares indices where it should compare values: a tied action is greedy too",
-        frozenset({"watkins"}),
+        WATKINS,
         mistakes.with_trace(mistakes.trace_by_index),
     ),
     Trap(
         "no cut",
         "never cuts the trace: this is Peng's Q(λ)",
-        frozenset({"watkins"}),
+        WATKINS,
         mistakes.with_trace(whole_trace),
     ),
     Trap(
         "V lost at a cut",
         "leaves V with a share of 1 − λ where the trace is cut: it must have the whole weight there",
-        frozenset({"watkins"}),
+        WATKINS,
         mistakes.altering(mistakes.value_lost_at_cuts),
     ),
     Trap(
         "cuts like Watkins",
         "cuts the trace where an action is not greedy: this is Watkins's Q(λ)",
-        frozenset({"peng"}),
+        PENG,
         mistakes.with_trace(trace_if_greedy),
     ),
     Trap(
         "value of the taken action",
-        "bootstraps from the action that was taken next, as Sarsa does, where the target policy's value belongs",
+        "bootstraps from the action that was taken next, as Sarsa does, instead of the target policy's value",
         ALL - ACTORS,
         mistakes.with_values(taken),
     ),
     Trap(
         "maximum for expectation",
-        "bootstraps from the maximum, where the expectation under π belongs",
+        "bootstraps from the maximum instead of the expectation under π",
         EXPECTED,
         mistakes.with_values(greedy),
     ),
     Trap(
         "baseline V",
-        "subtracts V(s') where Q(s', a') of the taken action belongs",
+        "subtracts V(s') instead of Q(s', a') of the action taken",
         CORRECTED,
         mistakes.with_rules(lambda rule: rule._replace(baseline=rule.value)),
     ),
@@ -202,13 +196,13 @@ TRAPS: tuple[Trap, ...] = (
     ),
     Trap(
         "probability one step early",
-        "uses π(a_t|s_t) where π(a_(t+1)|s_(t+1)) belongs",
+        "uses π(a_t|s_t) instead of π(a_(t+1)|s_(t+1))",
         frozenset({"tree"}),
         mistakes.with_trace(lambda m: m.lambda_ * mistakes.prob_one_early(m)),
     ),
     Trap(
         "ratio one step early",
-        "uses the ratio of a_t where that of a_(t+1) belongs",
+        "uses the ratio of a_t instead of that of a_(t+1)",
         frozenset({"retrace"}),
         mistakes.with_trace(lambda m: m.lambda_ * min(Fraction(1), mistakes.prob_one_early(m) / m.behaviour_prob)),
     ),
@@ -220,7 +214,7 @@ TRAPS: tuple[Trap, ...] = (
     ),
     Trap(
         "lambda inside the minimum",
-        "computes min(λ, π/μ) where λ·min(1, π/μ) belongs",
+        "computes min(λ, π/μ) instead of λ·min(1, π/μ)",
         frozenset({"retrace"}),
         mistakes.with_trace(lambda m: min(m.lambda_, mistakes.ratio(m))),
     ),
@@ -244,7 +238,7 @@ TRAPS: tuple[Trap, ...] = (
     ),
     Trap(
         "gamma for gamma to the n",
-        "discounts the bootstrap by γ where γⁿ belongs",
+        "discounts the bootstrap by γ instead of γⁿ",
         NSTEP,
         mistakes.solving(mistakes.nstep_with(mistakes.gamma_once)),
     ),
@@ -256,7 +250,7 @@ TRAPS: tuple[Trap, ...] = (
     ),
     Trap(
         "flag of the first step",
-        "asks whether the first step terminated, where the last one counts, and so bootstraps at terminal states",
+        "checks whether the first step terminated instead of the last, and so bootstraps at terminal states",
         NSTEP,
         mistakes.solving(mistakes.flag_of_the_first_step),
     ),
@@ -287,38 +281,38 @@ TRAPS: tuple[Trap, ...] = (
         mistakes.with_rules(lambda rule: rule._replace(baseline=rule.value)),
     ),
     Trap(
-        "entropies between dropped",
-        "drops the entropies between: only the bootstrap has one, but that of every state on the way counts",
+        "intermediate entropies dropped",
+        "drops the entropies in between: only the bootstrap has one, but every state on the way must have its own",
         frozenset({"soft-nstep"}),
         mistakes.with_rules(lambda rule: rule._replace(baseline=rule.value)),
     ),
     Trap(
         "no entropy",
-        "has no entropy in it: V(s') is Q(s', ã') − α·log π(ã'|s')",
+        "leaves out the entropy: V(s') is Q(s', ã') − α·log π(ã'|s')",
         SOFT,
         mistakes.soft_with(lambda _m: Fraction(0)),
     ),
     Trap(
         "sign of the entropy",
-        "has the sign of the entropy wrong: −α·log π is added to Q",
+        "gets the sign of the entropy wrong: −α·log π is added to Q",
         SOFT,
         mistakes.soft_with(lambda m: -m.next_state.entropy),
     ),
     Trap(
         "entropy one step early",
-        "adds the entropy of s_t where that of s_(t+1) belongs",
+        "adds the entropy of s_t instead of that of s_(t+1)",
         SOFT,
         mistakes.soft_with(lambda m: m.state.entropy),
     ),
     Trap(
         "minimum of the returns",
-        "takes the smaller of two finished returns, where the smaller critic of each step belongs",
+        "takes the smaller of two finished returns instead of the smaller critic at each step",
         frozenset({"twin"}),
         lambda steps, _estimator: right_returns(steps, "twin-return"),
     ),
     Trap(
         "minimum of each step",
-        "takes the smaller critic at each step, where the smaller of the two finished returns belongs",
+        "takes the smaller critic at each step instead of the smaller of the two finished returns",
         frozenset({"twin-return"}),
         mistakes.with_values(smaller_critic),
     ),
@@ -330,36 +324,37 @@ TRAPS: tuple[Trap, ...] = (
     ),
     Trap(
         "mean of the critics",
-        "averages the critics, where the smaller belongs",
+        "averages the critics instead of taking the smaller one",
         frozenset({"twin", "twin-return"}),
         mistakes.with_values(mistakes.mean_critic),
     ),
     Trap(
         "larger critic",
-        "takes the larger critic, where the smaller belongs",
+        "takes the larger critic instead of the smaller one",
         frozenset({"twin", "twin-return"}),
         mistakes.with_values(mistakes.larger_critic),
     ),
+    *DYNAMIC_TRAPS,
     Trap(
         "past the newest step",
         "reads past the newest step of the ring: the slot after it holds the oldest one",
         ALL,
         mistakes.past_the_newest,
-        on_ring=True,
+        layouts=(RING,),
     ),
     Trap(
         "stops at the wrap",
         "stops at the last slot of the array: in a ring, slot 0 comes next",
         ALL,
         mistakes.altering(mistakes.stopping_at_the_wrap),
-        on_ring=True,
+        layouts=(RING,),
     ),
 )
 
 
-def traps(estimator: str, *, on_ring: bool) -> list[Trap]:
+def traps(estimator: str, layout: str) -> list[Trap]:
     """The traps that an estimator can fall into."""
-    return [trap for trap in TRAPS if estimator in trap.estimators and (on_ring or not trap.on_ring)]
+    return [trap for trap in TRAPS if estimator in trap.estimators and layout in trap.layouts]
 
 
 @functools.cache
