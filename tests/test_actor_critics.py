@@ -42,6 +42,7 @@ def make_networks(
         num_critics=critics,
         hidden=(8, 8),
         layer_norm=layer_norm,
+        policy_bound=None,
         seed=seed,
     )
     return ActorCritic(*ensembles, CPU)

@@ -31,6 +31,7 @@ from lambda_replay.training.resuming import resume_run
 
 CACHED = ("sac-lambda", "td3-lambda", "ddpg-lambda", "naf-lambda", "sdqn-lambda")
 BASELINES = ("sac", "td3")
+DETERMINISTIC = ("td3-lambda", "ddpg-lambda", "naf-lambda", "td3")
 AGENTS = CACHED + BASELINES
 SHORT = [
     "--steps", "420", "--memory.start", "120", "--memory.capacity", "240", "--checkpoint-every", "60", "--threads", "1",
@@ -97,6 +98,18 @@ def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+# --- the start --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("agent", "largest"), [*((name, 0.003) for name in DETERMINISTIC), ("sac-lambda", 0.0625)])
+def test_a_deterministic_policy_starts_in_the_middle_of_its_range(agent: str, largest: float) -> None:
+    small = {"memory": {"capacity": 20_000, "storage": "ram"}, "checkpoint_every": 0}
+    config = override(make_config("Pendulum-v1", agent=agent), small)
+    weights = assemble(config, make_environments(config)).agent.get_tensors()["weights"]
+    found = float(weights["policy.weights.2"].abs().max())  # 256 units before it: nn.Linear draws from ±1/16
+    assert largest / 2 < found <= largest
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

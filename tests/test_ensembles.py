@@ -60,6 +60,22 @@ def test_a_norm_has_mean_zero_and_deviation_one_before_its_weight_and_bias() -> 
     assert_allclose(units.detach(), [[[1.0, 3.0]]], rtol=1e-6)
 
 
+# --- property ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_for_the_last_layer_changes_that_layer_alone() -> None:
+    torch.manual_seed(0)
+    usual = Ensemble(2, (4, 8, 6, 3), layer_norm=False)
+    torch.manual_seed(0)
+    bounded = Ensemble(2, (4, 8, 6, 3), layer_norm=False, output_bound=0.003)
+    for number in range(2):
+        assert torch.equal(usual.weights[number], bounded.weights[number])
+        assert torch.equal(usual.biases[number], bounded.biases[number])
+    for parameter in (bounded.weights[-1], bounded.biases[-1]):
+        largest = parameter.abs().max()
+        assert 0.0015 < largest <= 0.003
+
+
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 

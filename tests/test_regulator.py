@@ -63,8 +63,8 @@ def regulator_config(agent: str) -> RunConfig:
         "checkpoint_every": 0,
         "memory": {"capacity": 1_000, "start": 300, "storage": "ram"},
         "cache": {"size": 1_280, "block_length": 10, "refresh_every": 32, "updates": 32},
-        "network": {"hidden": (32, 32)},
-        "optimizer": {"batch_size": 128, "learning_rate": 5e-4},
+        "network": {"hidden": (128, 128)},
+        "optimizer": {"batch_size": 128, "learning_rate": 1e-3},
     }
     if agent == "naf-lambda":
         small["precision"] = 1.0
@@ -80,7 +80,10 @@ def gain_of(policy: Policy) -> float:
 
 @pytest.mark.parametrize("agent", ["td3-lambda", "naf-lambda"])
 def test_the_optimal_gain_is_found_within_five_percent(agent: str) -> None:
-    """The mean over the policies of the last 20 refreshes: with a constant learning rate they fluctuate by 2 %."""
+    """The mean over the policies of the last 20 refreshes: with a constant learning rate they fluctuate.
+
+    Smaller networks miss it by up to 15 %, each seed in its own way; with these, sixteen seeds were within 5 %.
+    """
     config = regulator_config(agent)
     assembly, spec = assemble(config, make_environments(config)), make_environment(config).spec
     gains = [

@@ -75,6 +75,7 @@ class Shape(NamedTuple):
 
     policy_outputs: int  # for each number of an action
     num_critics: int
+    policy_bound: float | None = None  # of the weights of the policy's last layer at first; None: nn.Linear's
 
 
 def make_networks(run: RunConfig, spec: EnvironmentSpec, shape: Shape, seed: int) -> ActorCritic:
@@ -92,6 +93,7 @@ def _make_ensembles(run: RunConfig, spec: EnvironmentSpec, shape: Shape, seed: i
         num_critics=shape.num_critics,
         hidden=config.network.hidden,
         layer_norm=config.network.layer_norm,
+        policy_bound=shape.policy_bound,
         seed=seed,
     )
 

@@ -29,11 +29,12 @@ from lambda_replay.agents.deterministic import (
 from lambda_replay.agents.protocol import Tensors
 from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.learning.actor_critic import SMALL_OUTPUTS
 from lambda_replay.learning.deterministic_learner import DeterministicLearner
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.memory import ReplayMemory
 
-SHAPE = Shape(policy_outputs=1, num_critics=1)
+SHAPE = Shape(policy_outputs=1, num_critics=1, policy_bound=SMALL_OUTPUTS)
 
 
 @dataclass(frozen=True, kw_only=True)

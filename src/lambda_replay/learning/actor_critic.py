@@ -16,6 +16,10 @@ from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.learning.fast_ensembles import FastEnsemble
 from lambda_replay.learning.networks import as_floats
 
+# Bound of the last layer's weights of a deterministic policy at first (Lillicrap et al. 2016, section 7): it starts in
+# the middle of its range. With nn.Linear's bound it can saturate, before its critics know anything, and stay there.
+SMALL_OUTPUTS = 3e-3
+
 
 class ActorCritic:
     """The policy's outputs for states, and Q(s, a) of each critic, whose inputs are states and actions side by side."""
@@ -82,11 +86,15 @@ def make_ensembles(
     num_critics: int,
     hidden: Sequence[int],
     layer_norm: bool,
+    policy_bound: float | None,
     seed: int,
 ) -> tuple[Ensemble, Ensemble]:
-    """A policy and critics with weights drawn from the seed alone; LayerNorm is for the critics."""
+    """A policy and critics with weights drawn from the seed alone; LayerNorm is for the critics.
+
+    ``policy_bound`` is that of the weights of the policy's last layer at first; None stands for ``nn.Linear``'s.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        policy = Ensemble(1, (num_inputs, *hidden, policy_outputs), layer_norm=False)
+        policy = Ensemble(1, (num_inputs, *hidden, policy_outputs), layer_norm=False, output_bound=policy_bound)
         critics = Ensemble(num_critics, (num_inputs + action_size, *hidden, 1), layer_norm=layer_norm)
     return policy, critics

@@ -19,10 +19,16 @@ NORM_EPS = 1e-5  # added to the variance, as in nn.LayerNorm
 class Ensemble(nn.Module):
     """N networks of the same shape with weights of their own; a leading axis of length N tells them apart."""
 
-    def __init__(self, count: int, widths: Sequence[int], *, layer_norm: bool) -> None:
-        """``widths`` are the inputs, the units of each hidden layer and the outputs; drawn as ``nn.Linear`` does."""
+    def __init__(
+        self, count: int, widths: Sequence[int], *, layer_norm: bool, output_bound: float | None = None
+    ) -> None:
+        """``widths`` are the inputs, the units of each hidden layer and the outputs.
+
+        Weights are drawn as ``nn.Linear`` does; those of the last layer from ±``output_bound`` if it is given.
+        """
         super().__init__()
         scales = [1 / math.sqrt(inputs) for inputs in widths[:-1]]
+        scales[-1] = scales[-1] if output_bound is None else output_bound
         shapes = list(pairwise(widths))
         self.weights = nn.ParameterList([_uniform((count, *s), scale) for s, scale in zip(shapes, scales, strict=True)])
         self.biases = nn.ParameterList([_uniform((count, 1, s[1]), a) for s, a in zip(shapes, scales, strict=True)])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lambda_replay.config import OptimizerConfig
-from lambda_replay.learning.actor_critic import ActorCritic, joined, part_of
+from lambda_replay.learning.actor_critic import SMALL_OUTPUTS, ActorCritic, joined, part_of
 from lambda_replay.learning.critic_training import CriticRecord, CriticSummary
 from lambda_replay.learning.ensemble_optimizer import EnsembleOptimizer
 from lambda_replay.learning.ensembles import Ensemble
@@ -67,7 +67,7 @@ def make_modules(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        policy = Ensemble(1, (num_inputs, *hidden, action_size), layer_norm=False)
+        policy = Ensemble(1, (num_inputs, *hidden, action_size), layer_norm=False, output_bound=SMALL_OUTPUTS)
         critic = Ensemble(1, (num_inputs, *hidden, num_outputs(action_size)), layer_norm=layer_norm)
     with torch.no_grad():
         for row in range(action_size):  # log L_ii stands at the end of row i of the triangle
