@@ -22,7 +22,7 @@ def generalized_advantages(
 def nstep_return(
     rewards: np.ndarray, terminated: np.ndarray, next_values: np.ndarray, gamma: float, n: int
 ) -> np.ndarray:
-    """The n-step return of every step [T], from a buffer that knows no time limits."""
+    """The n-step return of every step [T], for a buffer that does not know about time limits."""
     returns = np.zeros_like(rewards)
     for start in range(len(rewards)):
         discount = 1.0

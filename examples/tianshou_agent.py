@@ -1,6 +1,6 @@
 """Tianshou's DQN with λ-returns in place of its n-step targets: python examples/tianshou_agent.py [STEPS [SEED]]
 
-Two hooks are enough. A buffer hands every step on to the replay memory; ``_preprocess_batch``, where Tianshou computes
+Two hooks are enough. A buffer passes every step on to the replay memory; ``_preprocess_batch``, where Tianshou computes
 the targets of a batch, takes a minibatch with returns from the cache instead. Tianshou's update is unchanged.
 """
 

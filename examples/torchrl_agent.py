@@ -1,4 +1,4 @@
-"""TorchRL's DQN with λ-returns by a replay-buffer transform: python examples/torchrl_agent.py [STEPS [SEED]]
+"""TorchRL's DQN with λ-returns from a replay-buffer transform: python examples/torchrl_agent.py [STEPS [SEED]]
 
 The transform stores what enters the buffer in a replay memory. A sample that leaves it becomes a minibatch of the
 cache: its reward is the return, and it ends the episode, so TorchRL's own one-step loss regresses on the return.
@@ -21,7 +21,7 @@ REFRESH_EVERY, UPDATES, START = 100, 50, 1_000  # the paper's F; minibatches per
 
 
 class LambdaReturns(Transform):
-    """A transform for the replay buffer of one environment; ``refresh`` is due before the first sample of a round."""
+    """A transform for the replay buffer of one environment; call ``refresh`` before the first sample of a round."""
 
     def __init__(self, memory: lr.ReplayMemory, network: torch.nn.Module, seed: int) -> None:
         super().__init__()
