@@ -224,7 +224,7 @@ MISTAKES = [
     ("--threads 0", ["--threads is 0"]),
     ("--threads 1 -1", ["--threads is 1 -1"]),
     ("--envs 0", ["--envs is 0"]),
-    ("--envs", ["--envs is empty"]),
+    ("--threads", ["--threads is empty"]),
     ("--memory-sizes 0", ["--memory-sizes"]),
     ("--memory-sizes -5", ["--memory-sizes"]),
     ("--quick --seconds 9", ["--quick", "--seconds"]),
@@ -285,6 +285,23 @@ def test_the_command_times_every_agent_of_a_preset_and_says_how_long_its_run_tak
         assert row["run_seconds"] == pytest.approx(steps / row["steps_per_second"])
     assert found["left_out"] == []
     assert not list(tmp_path.iterdir())
+
+
+def test_by_default_a_preset_is_timed_with_its_own_number_of_environments(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "ENVIRONMENTS", (("minatar", "minatar/breakout"),))
+    assert main(["bench", "--seconds", "0.01", "--threads", "1", "--json"]) == 0
+    rows = [(row["preset"], row["agent"], row["envs"]) for row in json.loads(capsys.readouterr().out)["speed"]]
+    envs = {"dqn-lambda": 100, "dqn": 100, "pqn": 128, "drqn-lambda": 1}
+    assert rows == [("minatar", agent, number) for agent, number in envs.items()]
+
+
+def test_the_clock_does_not_stop_before_a_step_has_been_made() -> None:
+    """Without cycles the end of a game is a mark, and several games can end at one step."""
+    stopwatch = Stopwatch(100, seconds=0.0)
+    assert [stopwatch.is_over(step) for step in (90, 100, 100, 100, 140)] == [False, False, False, False, True]
+    assert (stopwatch.steps, stopwatch.steps_per_second > 0) == (40, True)
 
 
 def test_what_cannot_be_measured_is_left_out_with_a_sentence(

@@ -701,7 +701,7 @@ def test_priorities_prefer_large_errors() -> None:
 # Saving and loading
 
 
-def test_a_saved_buffer_goes_on_as_if_it_had_not_been_saved(tmp_path: Path) -> None:
+def test_a_loaded_buffer_draws_what_the_saved_one_draws_after_its_next_refresh(tmp_path: Path) -> None:
     model = make_model(DQN, Counting(), cache_size=64, block_length=8)
     buffer = play(model, 50)
     buffer.sample(16)

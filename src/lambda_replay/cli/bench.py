@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, product
 
@@ -14,12 +15,12 @@ from lambda_replay.cli.formatting import duration
 from lambda_replay.cli.options import parse
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
-from lambda_replay.training.presets import PRESETS, default_preset, make_config
+from lambda_replay.training.presets import PRESETS, make_config
 from lambda_replay.training.speed import Stopwatch, time_run
 
 ENVIRONMENTS = (  # one per preset, for its network
     ("atari", "atari/breakout"),
-    ("mini", "minatar/breakout"),
+    ("minatar", "minatar/breakout"),
     ("classic", "CartPole-v1"),
     ("continuous", "Pendulum-v1"),
 )
@@ -34,7 +35,7 @@ ENDLESS = 10**9  # agent steps; the stopwatch ends the run
 class BenchOptions:
     """Measure how fast training is on this machine and estimate how long a run of each preset would take."""
 
-    envs: tuple[int, ...] = (1,)  # numbers of environments (in lock-step) to try
+    envs: tuple[int, ...] = ()  # numbers of environments (in lock-step) to try; none: the preset's own
     threads: tuple[int, ...] = (1, 2)  # numbers of arithmetic threads to try
     seconds: float = 3.0  # minimum timed per row, in whole cycles of acting and learning
     json: bool = False  # print one JSON object instead of a table
@@ -60,11 +61,11 @@ def run(arguments: list[str]) -> int:
     notes = Console(stderr=True, highlight=False, emoji=False)
     speeds: list[Speed] = []
     left_out: list[str] = []
-    for preset, envs, threads in product(_presets(), options.envs, options.threads):
-        what = f"{preset.env}, {preset.agent}, --envs {envs}, --threads {threads}"
+    for preset, config, envs, threads in _rows(options):
+        what = f"{config.env}, {config.agent}, --envs {envs}, --threads {threads}"
         notes.print(f"measuring {what}", style="dim", markup=False)
         try:
-            speeds.append(measure(replace(preset, envs=envs, threads=threads), options.seconds))
+            speeds.append(measure(preset, replace(config, envs=envs, threads=threads), options.seconds))
         except ConfigError as error:  # a game is not installed, or the preset does not work with this many environments
             left_out.append(f"skipped {what}: {error}")
     if not speeds:
@@ -80,7 +81,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _check(options: BenchOptions) -> None:
-    for name, values in {"envs": options.envs, "threads": options.threads}.items():
+    for name, values in {"envs": options.envs or (1,), "threads": options.threads}.items():
         if not values or not all(1 <= value <= LARGEST_COUNT for value in values):
             given = " ".join(map(str, values)) or "empty"
             raise ConfigError(f"--{name} is {given}; give whole numbers from 1 to {LARGEST_COUNT}.")
@@ -88,12 +89,16 @@ def _check(options: BenchOptions) -> None:
         raise ConfigError(f"--seconds is {options.seconds}; give a number above 0, up to {MOST_SECONDS:.0f}.")
 
 
-def _presets() -> list[RunConfig]:
-    """Every agent of every preset, each in one of the preset's environments."""
-    return [make_config(env, preset, agent) for preset, env in ENVIRONMENTS for agent in PRESETS[preset].agents]
+def _rows(options: BenchOptions) -> Iterator[tuple[str, RunConfig, int, int]]:
+    """Every agent of every preset in one of the preset's environments, with each number of environments and threads."""
+    for preset, env in ENVIRONMENTS:
+        for agent in PRESETS[preset].agents:
+            config = make_config(env, preset, agent)
+            for envs, threads in product(options.envs or (config.envs,), options.threads):
+                yield preset, config, envs, threads
 
 
-def measure(config: RunConfig, seconds: float) -> Speed:
+def measure(preset: str, config: RunConfig, seconds: float) -> Speed:
     """Time a run of this config, learning from the first timed step, and estimate the time for all its steps."""
     small, has_cycles = shorten(config)
     stopwatch = Stopwatch(small.memory.start + (small.algorithm.boundary_every if has_cycles else CYCLE), seconds)
@@ -101,7 +106,7 @@ def measure(config: RunConfig, seconds: float) -> Speed:
     assert config.threads is not None
     return Speed(
         env=config.env,
-        preset=default_preset(config.env, config.agent),
+        preset=preset,
         agent=config.agent,
         envs=config.envs,
         threads=config.threads,

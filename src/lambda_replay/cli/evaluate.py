@@ -23,7 +23,7 @@ class EvaluateOptions:
     seed: int | None = None  # seed of the games; by default the run's, in a stream that training never uses
     max_steps: int = 27_000  # agent steps after which a game is stopped; 27,000 are Atari's usual 108,000 frames
     weights: Which = "last"  # best: those of the best evaluation during training (evaluate_every)
-    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
+    trust: bool = False  # import the modules that a run names even if you did not create the run
     json: bool = False  # one JSON object on standard output
 
 

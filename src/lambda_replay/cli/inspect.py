@@ -35,7 +35,7 @@ class InspectOptions:
     epsilon: float | None = None  # probability of a random action; by default the run's final ε
     seed: int | None = None  # seed of the games; by default the run's
     out: Path | None = None  # file ending in .png; by default inspect.png in the run's directory
-    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
+    trust: bool = False  # import the modules that a run names even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:

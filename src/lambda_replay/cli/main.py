@@ -120,7 +120,7 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "ENV is atari/pong, minatar/breakout, or any Gymnasium id with discrete actions:",
+            "ENV is atari/pong, minatar/breakout, or any Gymnasium id:",
             "CartPole-v1, or package:Env-v0 for one in your own package or file.",
             "Every command has --help.",
         ]

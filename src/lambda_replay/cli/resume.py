@@ -28,7 +28,7 @@ class ResumeOptions:
     threads: int | None = None  # a different number of arithmetic threads than so far; changes the last bits
     keep_memory: bool = False  # keep the replay memory's files and the last checkpoints when the run is finished
     tensorboard: bool = False  # also write the metrics for TensorBoard into the run's directory
-    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
+    trust: bool = False  # import the modules that a run names even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:

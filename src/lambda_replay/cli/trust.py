@@ -1,4 +1,4 @@
-"""Asks before importing a module that somebody else's run names as its environment."""
+"""Asks before importing a module that somebody else's run names, for its environment or its estimator."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class WatchOptions:
     max_steps: int = 600  # agent steps after which the film ends
     frames_per_second: int = 20  # agent steps shown per second, 1 to 50
     weights: Which = "last"  # best: those of the best evaluation during training (evaluate_every)
-    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
+    trust: bool = False  # import the modules that a run names even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:

@@ -40,7 +40,7 @@ def check_signature(path: Path, config: RunConfig, signature: Any, may_import: M
         return
     raise ConfigError(
         f"{path} was not created by you, and it imports the module {' and '.join(modules)}, which can run any code; "
-        "give --trust if you trust the run."
+        "give --trust (from Python: trust=True) if you trust the run."
     )
 
 

@@ -126,8 +126,8 @@ def load(
     """The trained agent of a run: its final weights or, while it is not finished, those of its newest checkpoint.
 
     ``weights="best"``: those of its best evaluation. ``env`` and ``network`` are needed exactly if ``train`` was given
-    such objects. ``seed`` is for random actions. ``trust``: import the module that a run names as its environment even
-    if you did not create it.
+    such objects. ``seed`` is for random actions. ``trust``: import the modules that a run names even if you
+    did not create it.
     """
     trained = load_policy(path, lambda path, module: trust, weights=weights, network=network, env=env)
     config, spec = trained.config, trained.environment.spec

@@ -32,7 +32,7 @@ class Stopwatch:
                 self._began_at = step, now
             return False
         self.steps, self.seconds = step - self._began_at[0], now - self._began_at[1]
-        return self.seconds >= self._wanted
+        return self.steps > 0 and self.seconds >= self._wanted  # several games can end at one step
 
 
 class _Over(Exception):
