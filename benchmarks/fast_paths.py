@@ -64,7 +64,8 @@ class PlainNetwork(nn.Module):
 def train(task: tuple[str, int, Options]) -> float:
     """The mean score of the last 100 games of one run."""
     path, seed, options = task
-    config = override(make_config(options.env, "mini"), {"steps": options.steps, "seed": seed, "threads": 1, **PATHS[path]})
+    settings = {"steps": options.steps, "seed": seed, "threads": 1, **PATHS[path]}
+    config = override(make_config(options.env, "mini"), settings)
     with tempfile.TemporaryDirectory() as directory:
         run = start_run(Path(directory) / "run", config, make_plain(config) if path == "plain" else None)
         run.train(lambda event: None)
