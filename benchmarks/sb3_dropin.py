@@ -160,7 +160,7 @@ def make_table(out: Path) -> str:
                 steps = " / ".join(f"{steps:,}" for steps in sorted({run["steps"] for run in found}))
                 finals = [statistics.mean(run["final_scores"]) for run in found]
                 cells = [spread(finals), spread([run["training_score"] for run in found])]
-                minutes = statistics.mean(run["seconds"] for run in found) / 60
+                minutes = statistics.mean(run["cpu_seconds"] for run in found) / 60
                 lines.append(
                     f"| {agent}, {env} | {steps} | {buffer} | {len(found)} | {' | '.join(cells)} | {minutes:.1f} |"
                 )
