@@ -36,7 +36,7 @@ from lambda_replay.replay.critic import Promoted, QCritic, promote_slots
 from lambda_replay.replay.data import Floats
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.memory import ReplayMemory
-from lambda_replay.replay.sequences import Sequences
+from lambda_replay.replay.sequences import SequenceBatch, Sequences
 from lambda_replay.rundir.checkpoints import tensor_file
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.rundir.resources import estimate
@@ -220,7 +220,7 @@ def test_pieces_are_in_the_order_that_torch_packs(is_start: list[list[bool]]) ->
     "estimator", ["peng:0.8", "watkins:0.9", "retrace:0.9@0.1", "median", "bounded:0.1", "nstep:3"]
 )
 def test_without_a_cell_the_returns_are_those_of_dqn_lambda(estimator: str) -> None:
-    """The same weights, the same blocks: the same returns and TD errors to the last byte; the same gradient step."""
+    """The same weights, the same blocks: the same returns and TD errors."""
     plain = QNetwork(make_network(NetworkConfig(hidden=(8,)), (1, 2), NUM_ACTIONS, seed=3), CPU)
     source = make_network(NetworkConfig(hidden=(8,)), (1, 2), NUM_ACTIONS, seed=3)
     own = QNetwork(
@@ -326,8 +326,51 @@ def test_sequences_are_drawn_by_the_mean_error_of_their_transitions() -> None:
     assert len(set(sequences.sample(8, 50, 0.0, rng=np.random.default_rng(0)).reshape(-1).tolist())) == 6
 
 
+def literal_loss(module: RecurrentNetwork, batch: SequenceBatch) -> torch.Tensor:
+    """The mean of [R − Q(s, a)]² over the transitions of a minibatch, one sequence and one step after the other."""
+    assert module.cell is not None
+    errors = []
+    for number in range(len(batch.states)):
+        hidden: Any = None
+        for time, state in enumerate(torch.from_numpy(batch.states[number])):
+            is_start, action, reward = (part[number, time] for part in batch.before)
+            hidden = None if is_start else hidden
+            before = torch.zeros(NUM_ACTIONS)
+            before[int(action)] = float(not is_start)
+            inputs = torch.cat([module.encode(state[None])[0], before, torch.tensor([float(reward)])])
+            outputs, hidden = module.cell(inputs[None], hidden)
+            step = time - batch.burn_in
+            if step == -1:  # what the burn-in leaves behind is given
+                hidden = tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
+            if step >= 0 and batch.is_transition[number, step]:
+                value = module.head(outputs[0])[int(batch.actions[number, step])]
+                errors.append(float(batch.returns[number, step]) - value)
+    return torch.stack(errors).square().mean()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_gradient_through_the_cell_is_that_of_a_plain_loop(cell: Cell) -> None:
+    """Ends in the burn-in and in the sequences, whose closing slots have no return to learn from."""
+    network = make_qnetwork(cell)
+    memory, _ = play_letters("...T...U....T.........")
+    cache, blocks = cache_of(network, memory, burn_in=3, length=8)
+    batch = Sequences(cache, blocks, 4).minibatch(np.arange(4))
+    assert batch.before.is_start[:, 1:3].any()
+    assert batch.before.is_start[:, 4:].any()
+    assert not batch.is_transition.all()
+    inputs, actions, returns = sequence_samples(network, batch)
+    ours = (returns - network.module(inputs).gather(1, actions)[:, 0]).square().mean()
+    module = network.module
+    assert isinstance(module, RecurrentNetwork)
+    parameters = list(module.parameters())
+    theirs = literal_loss(module, batch)
+    for one, other in zip(torch.autograd.grad(ours, parameters), torch.autograd.grad(theirs, parameters), strict=True):
+        assert_allclose(one, other, atol=1e-6)
+        assert one.abs().max() > 1e-4
+
+
 def test_the_burn_in_is_not_trained_on() -> None:
-    """States of the burn-in have no gradient; those of the sequence have one; a closing slot's return is ignored."""
+    """States of the burn-in have no gradient; those of the sequence have one."""
     network = make_qnetwork()
     memory, _ = play_letters("......T......")
     cache, blocks = cache_of(network, memory, burn_in=3, length=4)

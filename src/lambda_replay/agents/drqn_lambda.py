@@ -165,7 +165,8 @@ class DRQNLambda:
         wanted = takewhile(lambda batch: keeps_going(), numbers)
         rows = sequences.rows(numbers).reshape(-1)
         ages, drawn = blocks.ages[:, : blocks.length].reshape(-1), rows[cache.is_transition[rows]]
-        health = describe_network(self._network, cache.minibatch(drawn[:NUM_STATES]).states) if looks else {}
+        apart = drawn[:: max(1, len(drawn) // NUM_STATES)][:NUM_STATES]  # neighbours in a sequence are much alike
+        health = describe_network(self._network, cache.minibatch(apart).states) if looks else {}
         summary = self._learner.train((sequences.minibatch(batch) for batch in wanted), progress=progress)
         return {
             "loss": summary.loss,
