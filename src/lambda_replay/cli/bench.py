@@ -81,7 +81,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _check(options: BenchOptions) -> None:
-    for name, values in {"envs": options.envs or (1,), "threads": options.threads}.items():
+    counts = {"envs": options.envs, "threads": options.threads} if options.envs else {"threads": options.threads}
+    for name, values in counts.items():
         if not values or not all(1 <= value <= LARGEST_COUNT for value in values):
             given = " ".join(map(str, values)) or "empty"
             raise ConfigError(f"--{name} is {given}; give whole numbers from 1 to {LARGEST_COUNT}.")
