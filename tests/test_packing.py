@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import signal
 import zipfile
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +38,7 @@ from lambda_replay.config import RunConfig
 from lambda_replay.envs import atari
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.replay.ring import Ring
+from lambda_replay.replay.storage import KNOWN_AT_NEWEST
 from lambda_replay.rundir.checkpoints import saved_steps
 from lambda_replay.rundir.directory import RunLock
 from lambda_replay.rundir.files import checksum, file_checksum
@@ -51,6 +55,16 @@ def pack(run: Path, out: Path) -> int:
     step = pack_run(run, out, said.append)
     assert said == []
     return step
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("lambda-replay: ")
+    assert said.err.count("\n") == 1, said.err
+    return said.err
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +85,7 @@ def assert_moves(tmp_path: Path, config: RunConfig, stop: int) -> None:
     step = pack(tmp_path / "run", tmp_path / "run.zip")
     assert snapshot(tmp_path / "run") == before
     shutil.rmtree(tmp_path / "run")
-    moved = tmp_path / "elsewhere" / "moved"
+    moved = tmp_path / "moved"
     assert unpack_run(tmp_path / "run.zip", moved) == step == saved_steps(moved)[0]
     assert all(finding.is_sound for finding in verify_run(moved))
     assert resume_to_end(moved) == []
@@ -109,6 +123,8 @@ def test_evaluations_films_and_the_best_weights_move_too(tmp_path: Path) -> None
     undisturbed = train_to_end(tmp_path / "undisturbed", config)
     train_until(tmp_path / "run", config, 410)
     assert saved_steps(tmp_path / "run")[0] == 360
+    for name in ("0240.gif", "00.gif", "-60.gif", "play.gif", "420.gif"):  # not ours, and one that will be made again
+        (tmp_path / "run" / "films" / name).write_bytes(b"film")
     pack(tmp_path / "run", tmp_path / "run.zip")
     unpack_run(tmp_path / "run.zip", tmp_path / "moved")
     assert sorted(path.name for path in (tmp_path / "moved" / "films").iterdir()) == ["240.gif", "360.gif"]
@@ -216,119 +232,216 @@ def test_a_flipped_byte_anywhere_is_found(packed: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "moved").exists()
 
 
-Entries = dict[str, bytes]
+class Contents(NamedTuple):
+    """What a forger changes."""
+
+    entries: dict[str, bytes]
+    lies: dict[str, dict[str, int]]  # what the archive's directory says of an entry instead of the truth
 
 
-def forge(packed: Path, out: Path, change: Callable[[Entries], None]) -> Path:
-    """A pack with other entries and a right checksum, as somebody could make it on purpose."""
+Change = Callable[[Contents], None]
+STATE, WEIGHTS, LOG = "checkpoints/300/state.json", "checkpoints/300/weights.safetensors", "metrics.jsonl"
+OBSERVATIONS, REWARDS = "memory/observations.bin", "memory/rewards.bin"
+
+
+def seal(path: Path, content: bytes) -> Path:
+    """A file with a right checksum at its end, as somebody could make it on purpose."""
+    path.write_bytes(content[:-32])
+    path.write_bytes(content[:-32] + file_checksum(path).encode())
+    return path
+
+
+def forge(packed: Path, out: Path, change: Change = lambda contents: None) -> Path:
     with zipfile.ZipFile(packed) as archive:
-        entries = {name: archive.read(name) for name in archive.namelist()}
-    change(entries)
+        contents = Contents({name: archive.read(name) for name in archive.namelist()}, {})
+    change(contents)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in entries.items():
+        for name, content in contents.entries.items():
             archive.writestr(name, content)
+        for name, fields in contents.lies.items():
+            for field, value in fields.items():
+                setattr(archive.getinfo(name), field, value)
         archive.comment = b"0" * 32
-    length = out.stat().st_size - 32
-    out.write_bytes(out.read_bytes()[:length] + file_checksum(out, length).encode())
-    return out
+    return seal(out, out.read_bytes())
 
 
-def change_json(name: str, **values: Any) -> Callable[[Entries], None]:
-    def change(entries: Entries) -> None:
-        entries[name] = json.dumps({**json.loads(entries[name]), **values}).encode()
+def put(name: str, content: bytes = b"harm") -> Change:
+    return lambda contents: contents.entries.update({name: content})
+
+
+def remove(name: str) -> Change:
+    return lambda contents: contents.entries.__delitem__(name)
+
+
+def reverse(name: str) -> Change:
+    return lambda contents: contents.entries.update({name: contents.entries[name][::-1]})
+
+
+def claim(name: str, **fields: int) -> Change:
+    return lambda contents: contents.lies.update({name: fields})
+
+
+def change_json(name: str, **values: Any) -> Change:
+    return lambda contents: put(name, json.dumps({**json.loads(contents.entries[name]), **values}).encode())(contents)
+
+
+def read_payload(contents: Contents) -> dict[str, Any]:
+    payload: dict[str, Any] = json.loads(json.loads(contents.entries[STATE])["payload"])
+    return payload
+
+
+def change_state(**values: Any) -> Change:
+    def change(contents: Contents) -> None:
+        payload = json.dumps({**read_payload(contents), **values})
+        change_json(STATE, payload=payload, checksum=checksum(payload.encode()))(contents)
 
     return change
 
 
-def change_state(**values: Any) -> Callable[[Entries], None]:
-    def change(entries: Entries) -> None:
-        name = "checkpoints/300/state.json"
-        outer = json.loads(entries[name])
-        payload = json.dumps({**json.loads(outer["payload"]), **values})
-        entries[name] = json.dumps({**outer, "payload": payload, "checksum": checksum(payload.encode())}).encode()
-
-    return change
-
-
-def change_config(**values: Any) -> Callable[[Entries], None]:
+def change_config(**values: Any) -> Change:
     """In both places that have it."""
 
-    def change(entries: Entries) -> None:
-        change_json("config.json", **values)(entries)
-        change_state(config=json.loads(entries["config.json"]))(entries)
+    def change(contents: Contents) -> None:
+        change_json("config.json", **values)(contents)
+        change_state(config=json.loads(contents.entries["config.json"]))(contents)
 
     return change
 
 
-def add(name: str) -> Callable[[Entries], None]:
-    return lambda entries: entries.update({name: b"harm"})
-
-
-def rename_log(entries: Entries) -> None:
+def rename_log(contents: Contents) -> None:
     """A log that would be written outside of the run."""
-    outer = json.loads(entries["checkpoints/300/state.json"])
-    payload = json.loads(outer["payload"])
-    for table in (payload["logs"], payload["checksums"]["logs"]):
-        table["../harm"] = table.pop("episodes.csv")
-    change_state(logs=payload["logs"], checksums=payload["checksums"])(entries)
-    entries["../harm"] = entries.pop("episodes.csv")
+    payload = read_payload(contents)
+    for table in (payload["logs"], payload["checksums"]["logs"], contents.entries):
+        table["../harm"] = table.pop(LOG)
+    change_state(logs=payload["logs"], checksums=payload["checksums"])(contents)
 
 
-def remove_config(entries: Entries) -> None:
-    del entries["config.json"]
+def make_step_zero(contents: Contents) -> None:
+    change_json("pack.json", step=0)(contents)
+    change_state(step=0)(contents)
+    for name in [name for name in contents.entries if name.startswith("checkpoints/300/")]:
+        contents.entries[name.replace("300", "0")] = contents.entries.pop(name)
 
 
-def swap_observations(entries: Entries) -> None:
-    """The same bytes in another order."""
-    name = "memory/observations.bin"
-    entries[name] = entries[name][::-1]
+def claim_slots(width: int, *, lies: bool) -> Change:
+    """Observations of so many bytes each, and perhaps a directory that says that they are there."""
+
+    def change(contents: Contents) -> None:
+        slot_bytes = read_payload(contents)["slot_bytes"]
+        if lies:
+            claim(OBSERVATIONS, file_size=len(contents.entries[OBSERVATIONS]) // slot_bytes["observations"] * width)(
+                contents
+            )
+        change_state(slot_bytes={**slot_bytes, "observations": width})(contents)
+
+    return change
 
 
-def swap_weights(entries: Entries) -> None:
-    entries["checkpoints/300/weights.safetensors"] = entries["checkpoints/300/optimizer.safetensors"]
+def empty_memory(contents: Contents) -> None:
+    """The only slot has no reward yet, so that nothing else in the file says how large one is."""
+    payload = read_payload(contents)
+    for array, size in payload["slot_bytes"].items():
+        put(f"memory/{array}.bin", bytes(size if array in KNOWN_AT_NEWEST else 0))(contents)
+    newest = contents.entries[OBSERVATIONS] + contents.entries["memory/frames.bin"]
+    change_state(
+        memory={"written": [1], "is_open": [1]},
+        slot_bytes={**payload["slot_bytes"], "rewards": 10**5},
+        checksums={**payload["checksums"], "memory": {"0.0": checksum(newest)}},
+    )(contents)
 
 
-FORGERIES: dict[str, tuple[Callable[[Entries], None], str]] = {
+CHANGED, CONTRADICTION = "it is not what was written", "its parts contradict each other"
+FORGERIES: dict[str, tuple[Change, str]] = {
     "format": (change_json("pack.json", format=2), "has format 2, but this version of lambda-replay reads 1"),
-    "no format": (change_json("pack.json", format=None), "has format None"),
-    "head": (lambda entries: entries.update({"pack.json": b"[" * 100_000}), "not what was written"),
-    "step": (change_json("pack.json", step="../.."), "not what was written"),
-    "other step": (change_json("pack.json", step=240), "not what was written"),
-    "a film to come": (add("films/360.gif"), "contradict each other"),
-    "outside": (add("../harm"), "contradict each other"),
-    "absolute": (add("/tmp/harm"), "contradict each other"),
-    "weights": (add("weights.safetensors"), "contradict each other"),
-    "a log outside": (rename_log, "contradict each other"),
-    "no config": (remove_config, "not what was written"),
-    "config": (change_json("config.json", seed=5), "contradict each other"),
+    "no format": (change_json("pack.json", format=None), CHANGED),
+    "head": (put("pack.json", b"[" * 100_000), CHANGED),
+    "step": (change_json("pack.json", step="../.."), CHANGED),
+    "other step": (change_json("pack.json", step=240), CHANGED),
+    "step zero": (make_step_zero, CHANGED),
+    "config": (change_json("config.json", seed=5), CONTRADICTION),
     "config of another version": (change_json("config.json", planet=5), "config in .* is damaged or from another"),
+    "state": (change_state(memory={"written": [10**18], "is_open": [1]}), CONTRADICTION),
+    "no config": (remove("config.json"), CHANGED),
+    "no weights": (remove(WEIGHTS), CONTRADICTION),
+    "no log": (remove(LOG), CONTRADICTION),
+    "no rewards": (remove(REWARDS), CONTRADICTION),
+    "outside": (put("../harm"), CONTRADICTION),
+    "absolute": (put("/harm/lambda-replay"), CONTRADICTION),
+    "a log outside": (rename_log, CONTRADICTION),
+    "final weights": (put("weights.safetensors"), CONTRADICTION),
+    "a film to come": (put("films/360.gif"), CONTRADICTION),
+    "a long name": (put(f"films/{'1' * 300}.gif"), CHANGED),
+    "length of a log": (put(LOG, b"{}\n"), CONTRADICTION),
+    "length of rewards": (put(REWARDS, b"1234"), CONTRADICTION),
+    "large slots": (claim_slots(10**5, lies=False), CONTRADICTION),
+    "large slots that are said to be there": (claim_slots(10**5, lies=True), CHANGED),
+    "large slots of an empty memory": (empty_memory, CONTRADICTION),
     "a large memory": (
         change_config(memory={"capacity": 10**12, "start": 120, "history": 1, "storage": "disk"}),
         "the run needs .* TB of disk, but only",
     ),
-    "state": (change_state(memory={"written": [10**18], "is_open": [1]}), "contradict each other"),
-    "slots": (change_state(slot_bytes={"observations": 10**15, "actions": 4}), "contradict each other"),
-    "log": (lambda entries: entries.update({"metrics.jsonl": b"{}\n"}), "contradict each other"),
-    "array": (lambda entries: entries.update({"memory/rewards.bin": b"1234"}), "contradict each other"),
-    "observations": (swap_observations, "contradict each other"),
-    "weights of another network": (swap_weights, "contradict each other"),
+    "size": (claim(WEIGHTS, file_size=2**40), CHANGED),
+    "size in the file": (claim(WEIGHTS, file_size=2**40, compress_size=2**40), CHANGED),
+    "place": (claim(WEIGHTS, header_offset=2**62), CHANGED),
+    "method": (claim(WEIGHTS, compress_type=zipfile.ZIP_BZIP2), CHANGED),
+}
+FOUND_LATER: dict[str, tuple[Change, str]] = {  # by checksums, when the bytes are there
+    "another place": (claim(WEIGHTS, header_offset=40), CHANGED),
+    "encrypted": (claim(WEIGHTS, flag_bits=1), CHANGED),
+    "slots a little larger": (claim_slots(20, lies=True), CONTRADICTION),
+    "observations": (reverse(OBSERVATIONS), CONTRADICTION),
+    "weights": (reverse(WEIGHTS), CONTRADICTION),
+    "log": (reverse(LOG), CONTRADICTION),
 }
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_pack_is_refused_and_writes_nothing(packed: Path, tmp_path: Path, name: str) -> None:
+def test_a_forged_pack_is_refused_before_anything_is_written(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     change, words = FORGERIES[name]
-    (tmp_path / "below").mkdir()
-    forged = forge(packed, tmp_path / "below" / "forged.zip", change)
-    with pytest.raises((ConfigError, DamageError), match=words) as caught:
-        unpack_run(forged, tmp_path / "below" / "moved")
-    assert str(caught.value).count("\n") == 0
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["below", "forged.zip"]
+    forged = forge(packed, tmp_path / "forged.zip", change)
+    with crash_at_call(1, AssertionError("something was written"), (os, "mkdir")):
+        sentence = refused(capsys, "unpack", forged, "--out", tmp_path / "moved")
+    assert re.search(words, sentence)
+    assert os.listdir(tmp_path) == ["forged.zip"]
+
+
+@pytest.mark.parametrize("name", FOUND_LATER)
+def test_a_forged_pack_that_looks_right_is_refused_and_leaves_nothing(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    change, words = FOUND_LATER[name]
+    forged = forge(packed, tmp_path / "forged.zip", change)
+    assert words in refused(capsys, "unpack", forged, "--out", tmp_path / "moved")
+    assert os.listdir(tmp_path) == ["forged.zip"]
+
+
+def test_any_change_under_a_right_checksum_is_refused_or_does_no_harm(packed: Path, tmp_path: Path) -> None:
+    """Of the entries, of the directory, and of the record that ends the file."""
+    content, rng = packed.read_bytes(), np.random.default_rng(0)
+    start, end = content.index(b"PK\x01\x02"), len(content) - 32
+    places = [*rng.integers(start, size=50), *rng.integers(start, end, size=150), *range(end - 22, end)]
+    sentences = list[str]()
+    for at in places:
+        changed = bytearray(content)
+        changed[at] ^= int(rng.choice([0x01, 0x80, 0xFF]))
+        other = seal(tmp_path / "other.zip", bytes(changed))
+        try:
+            unpack_run(other, tmp_path / "moved")
+        except (ConfigError, DamageError) as error:
+            sentences.append(str(error))
+            assert os.listdir(tmp_path) == ["other.zip"]
+        else:
+            assert all(finding.is_sound for finding in verify_run(tmp_path / "moved"))
+            shutil.rmtree(tmp_path / "moved")
+    assert 50 < len(sentences) < len(places) - 50  # dates and attributes do not matter
+    assert all(re.search(r"other\.zip is (damaged|not a packed run)", sentence) for sentence in sentences)
 
 
 def test_forging_nothing_changes_nothing(packed: Path, tmp_path: Path) -> None:
     """The forgeries above are refused for what was changed."""
-    forged = forge(packed, tmp_path / "forged.zip", lambda entries: None)
+    forged = forge(packed, tmp_path / "forged.zip")
     unpack_run(forged, tmp_path / "moved")
     assert all(finding.is_sound for finding in verify_run(tmp_path / "moved"))
 
@@ -336,18 +449,77 @@ def test_forging_nothing_changes_nothing(packed: Path, tmp_path: Path) -> None:
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [1, 4, 9])
-def test_an_interrupted_unpack_leaves_nothing(packed: Path, tmp_path: Path, call: int) -> None:
-    with crash_at_call(call, KeyboardInterrupt(), (os, "fsync")), pytest.raises(KeyboardInterrupt):
-        unpack_run(packed, tmp_path / "moved")
-    assert list(tmp_path.iterdir()) == []
+def test_an_unpack_that_is_interrupted_anywhere_leaves_nothing(packed: Path, tmp_path: Path) -> None:
+    for call in count(1):
+        with crash_at_call(call, KeyboardInterrupt(), (os, "mkdir"), (os, "fsync"), (os, "replace")):
+            try:
+                unpack_run(packed, tmp_path / "moved")
+            except KeyboardInterrupt:
+                assert os.listdir(tmp_path) == []
+            else:
+                break
+    assert call > 30
 
 
-def test_a_failed_pack_leaves_nothing(stopped: Path, tmp_path: Path) -> None:
-    error = OSError(28, "No space left on device")
-    with crash_at_call(1, error, (os, "fsync")), pytest.raises(OSError, match="No space"):
+@pytest.mark.parametrize("call", ["fsync", "link"])
+def test_a_failed_pack_leaves_nothing(stopped: Path, tmp_path: Path, call: str) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    with crash_at_call(1, error, (os, call)), pytest.raises(OSError, match=r"No space left on device: .*run\.zip'"):
         pack_run(stopped, tmp_path / "run.zip", print)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_of_two_packs_with_the_same_target_one_is_refused(
+    stopped: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second starts and ends while the first one writes."""
+    out, fsync = tmp_path / "run.zip", os.fsync
+
+    def pack_meanwhile(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        pack(stopped, out)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", pack_meanwhile)
+    with pytest.raises(ConfigError, match=r"run\.zip already exists; give another --out"):
+        pack_run(stopped, out, print)
+    assert out.read_bytes() == packed.read_bytes()
+    assert os.listdir(tmp_path) == ["run.zip"]
+
+
+def test_a_file_system_without_links_gets_the_same_file(stopped: Path, packed: Path, tmp_path: Path) -> None:
+    with crash_at_call(1, OSError(errno.EPERM, "Operation not permitted"), (os, "link")):
+        pack(stopped, tmp_path / "run.zip")
+    assert (tmp_path / "run.zip").read_bytes() == packed.read_bytes()
+    assert os.listdir(tmp_path) == ["run.zip"]
+
+
+def test_everything_is_on_the_disk_before_the_directory_is_a_run(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file has at least the bytes, and a directory the entries, that it had when it was last synced."""
+    synced: dict[int, Any] = {}  # by inode, as files are synced before they are renamed
+    unsure: list[Path] | None = None
+    fsync, out = os.fsync, tmp_path / "moved"
+
+    def content(path: Path) -> Any:
+        is_temporary = path.name == "config.json.part"
+        return None if is_temporary else set(os.listdir(path)) if path.is_dir() else path.read_bytes()
+
+    def watched_fsync(descriptor: int) -> None:
+        nonlocal unsure
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.name == "config.json.part":
+            (out / "lock").unlink()  # which is not part of a run, and of no use after a power failure
+            synced[out.stat().st_ino] ^= {"lock", path.name}
+            unsure = [entry for entry in (out, *out.rglob("*")) if synced.get(entry.stat().st_ino) != content(entry)]
+        synced[path.stat().st_ino] = content(path)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    unpack_run(packed, out)
+    assert unsure == []
+    assert len(synced) > 12
 
 
 @pytest.fixture(scope="module")
@@ -356,20 +528,53 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def test_a_killed_unpack_leaves_no_run(server: Server, packed: Path, undisturbed: Path, tmp_path: Path) -> None:
-    """Killed before any of the calls that change the disk: what is left is complete, or not a run."""
+def test_a_killed_pack_leaves_a_whole_file_or_none(server: Server, stopped: Path, packed: Path, tmp_path: Path) -> None:
+    calls = server.run("pack", stopped, "--out", tmp_path / "whole.zip", die_at=0).calls
+    are_whole = []
+    for at in range(calls - 6, calls + 1):
+        out = tmp_path / f"{at}.zip"
+        assert server.run("pack", stopped, "--out", out, die_at=at).code == -signal.SIGKILL
+        are_whole.append(out.exists())
+        assert not are_whole[-1] or out.read_bytes() == packed.read_bytes()
+    assert are_whole == sorted(are_whole)
+    assert {*are_whole} == {False, True}
+
+
+def test_a_killed_unpack_leaves_a_whole_run_or_none(
+    server: Server, packed: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """What is not a run is called that by whoever comes upon it."""
     calls = server.run("unpack", packed, "--out", tmp_path / "whole", die_at=0).calls
-    assert calls > 20
-    places = sorted({*range(1, calls, 12), *range(calls - 4, calls)})
-    for at in places:
+    are_whole = []
+    for at in (*range(2, calls, 12), *range(calls - 5, calls + 1)):
         out = tmp_path / f"killed-{at}"
         assert server.run("unpack", packed, "--out", out, die_at=at).code == -signal.SIGKILL
-        if (out / "config.json").exists():
+        are_whole.append((out / "config.json").exists())
+        if are_whole[-1]:
             assert all(finding.is_sound for finding in verify_run(out))
-    assert not (tmp_path / f"killed-{places[-5]}" / "config.json").exists()
-    assert (tmp_path / f"killed-{places[-1]}" / "config.json").exists()
-    resume_to_end(tmp_path / "whole")
-    assert not differences(undisturbed, tmp_path / "whole")
+    assert are_whole == sorted(are_whole)
+    assert {*are_whole} == {False, True}
+    resume_to_end(out)
+    assert not differences(undisturbed, out)
+
+
+def test_what_a_killed_unpack_leaves_is_not_a_run(
+    server: Server, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "moved"
+    calls = server.run("unpack", packed, "--out", tmp_path / "whole", die_at=0).calls
+    server.run("unpack", packed, "--out", out, die_at=calls // 2)
+    left = snapshot(out)
+    assert left
+    for command in ("resume", "verify", "pack", "evaluate"):
+        sentence = refused(capsys, command, out)
+        assert "moved is not a run: it has no config.json; " in sentence
+        assert "if a killed unpack left it, remove it and unpack again" in sentence
+    for command in (["unpack", packed], ["train", "CartPole-v1"]):
+        sentence = refused(capsys, *command, "--out", out)
+        assert "moved already exists and is not a run; " in sentence
+        assert "remove it if a killed unpack left it" in sentence
+    assert snapshot(out) == left
 
 
 # --- code -------------------------------------------------------------------------------------------------------------
@@ -391,16 +596,6 @@ def test_no_module_that_a_run_names_is_imported(
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("lambda-replay: ")
-    assert said.err.count("\n") == 1, said.err
-    return said.err
 
 
 def test_the_commands_say_what_they_did_and_what_comes_next(server: Server, stopped: Path, tmp_path: Path) -> None:
@@ -448,6 +643,9 @@ def test_runs_that_cannot_be_packed(
     lock = RunLock(stopped)
     assert "another process is working in" in refused(capsys, "pack", stopped, "--out", out)
     lock.release()
+    (tmp_path / "link").symlink_to(stopped)
+    for place in (stopped, stopped / "checkpoints", tmp_path / "link"):
+        assert "run.zip is inside the run" in refused(capsys, "pack", stopped, "--out", place / "run.zip")
     assert not out.exists()
 
 
@@ -464,8 +662,9 @@ def test_places_that_are_taken_or_do_not_exist(
     assert "taken.zip is not a packed run" in refused(capsys, "unpack", tmp_path / "taken.zip")
     assert "does not exist" in refused(capsys, "unpack", tmp_path / "nothing.zip")
     assert "is not a file" in refused(capsys, "unpack", tmp_path, "--out", tmp_path / "moved")
-    (tmp_path / "moved").mkdir()
-    assert "moved already exists; give another --out" in refused(capsys, "unpack", packed, "--out", tmp_path / "moved")
+    assert "there is no directory" in refused(capsys, "unpack", packed, "--out", tmp_path / "p1" / "p2" / "p3")
+    assert not (tmp_path / "p1").exists()
+    assert "stopped already exists; give another --out" in refused(capsys, "unpack", packed, "--out", stopped)
     plain = copy_file(packed, tmp_path / "plain")
     assert "plain does not end in .zip; give --out" in refused(capsys, "unpack", plain)
     assert main(["unpack", str(plain), "--out", str(tmp_path / "named")]) == 0

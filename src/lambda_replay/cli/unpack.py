@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lambda_replay.cli.options import check_directory, parse, split_path
+from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.pack import ENDING
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.files import quoted
@@ -24,7 +24,6 @@ def run(arguments: list[str]) -> int:
     options = parse(UnpackOptions, rest, usage="lambda-replay unpack FILE")
     assert file is not None
     out = _without_ending(file) if options.out is None else options.out
-    check_directory(out)
     step = unpack_run(file, out)
     print(f"{out}: unpacked at step {step:,}; every checksum matches")
     print(f"next: lambda-replay resume {quoted(out)}")

@@ -35,6 +35,8 @@ from lambda_replay.rundir.packs import (
 
 CHANGED, CONTRADICTION = "it is not what was written", "its parts contradict each other"
 BEGINNING, NAME_AT = b"PK\x03\x04", 30  # of every .zip, and where it has the name of its first entry
+LONGEST_NAME = 200  # bytes; those of files that we write are far below, and file systems take up to 255
+DEFLATE_RATIO = 1_032  # at most: 2 bits stand for up to 258 bytes
 # What reading raises where bytes are not what they say: RuntimeError also if nested too deeply or not implemented.
 BROKEN = (BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError, RuntimeError)
 
@@ -68,7 +70,7 @@ class PackFile:
         return files + sum(file.size for file in self._memory.values())
 
     def write_files(self, run: Path) -> None:
-        """Write all files of a run directory but the config, which makes it a run."""
+        """Write all files of a run directory but the config, which makes it a run, and make them durable."""
         for name in (name for name in self._entries if name not in (HEAD, CONFIG, *self._memory)):
             (run / name).parent.mkdir(parents=True, exist_ok=True)
             with self._open(name) as entry, replacing(run / name) as draft, draft.open("wb") as file:
@@ -77,6 +79,8 @@ class PackFile:
             with replacing(run / BEST_WEIGHTS) as draft:
                 shutil.copyfile(tensor_file(run / CHECKPOINTS / str(self.state["step"]), BEST), draft)
         self._write_memory(run)
+        for directory in (run / MEMORY, run / CHECKPOINTS, run):  # each file's own is synced with it
+            sync_directory(directory)
 
     def write_config(self, run: Path) -> None:
         """Make a directory a run."""
@@ -93,7 +97,6 @@ class PackFile:
                     file.write(entry.read(last - first))
                 file.flush()
                 os.fsync(file.fileno())
-        sync_directory(run / MEMORY)
 
     def damage(self, what: str) -> DamageError:
         return _damage(self.path, what)
@@ -124,16 +127,23 @@ class PackFile:
             return json.loads(self._read(name))
 
     def _find_entries(self) -> dict[str, ZipInfo]:
-        infos = self._archive.infolist()
+        """The entries, if the file is large enough for what they say of themselves."""
+        infos, length = self._archive.infolist(), self.path.stat().st_size
         entries = {info.filename: info for info in infos}
-        methods = {info.compress_type for info in infos}
-        if len(entries) < len(infos) or not methods <= {ZIP_STORED, ZIP_DEFLATED}:
+        are_possible = (
+            all(len(name.encode()) <= LONGEST_NAME for name in entries)
+            and {info.compress_type for info in infos} <= {ZIP_STORED, ZIP_DEFLATED}
+            and all(0 <= info.header_offset < length for info in infos)
+            and all(info.file_size <= DEFLATE_RATIO * info.compress_size for info in infos)
+            and sum(info.compress_size for info in infos) < length
+        )
+        if not are_possible:
             raise self.damage(CHANGED)
         return entries
 
     def _read_step(self) -> int:
         head = self._read_json(HEAD)
-        if not isinstance(head, dict) or "format" not in head:
+        if not (isinstance(head, dict) and isinstance(head.get("format"), int)):
             raise self.damage(CHANGED)
         if head["format"] != FORMAT:
             raise ConfigError(
@@ -163,8 +173,10 @@ class PackFile:
         found, required = self._entries.keys(), {HEAD, *file_names(self.state), *self._memory}
         with self._reading():
             are_ours = all(is_optional(name, self.state["step"]) for name in found - required)
-        sizes = {**self.state["logs"], **{name: file.packed_size for name, file in self._memory.items()}}
-        if not (required <= found and are_ours and all(self._entries[n].file_size == sizes[n] for n in sizes)):
+        packed_sizes = {name: file.packed_size for name, file in self._memory.items()}
+        sizes = {**self.state["logs"], **packed_sizes}
+        are_known = required <= found and all(self._entries[name].file_size == size for name, size in sizes.items())
+        if not (are_ours and are_known and all(packed_sizes.values())):  # the slots of an empty one could have any size
             raise self.damage(CONTRADICTION)
 
 

@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from typing_extensions import TypedDict  # pydantic reads this one before Python 3.12
 
-from lambda_replay.rundir.atomic import replacing
+from lambda_replay.rundir.atomic import creating
 from lambda_replay.rundir.checkpoints import CHECKPOINTS, STATE, ring_of, saved_config, tensor_file, window_of
 from lambda_replay.rundir.directory import CONFIG, FILMS, MEMORY, PROVENANCE
 from lambda_replay.rundir.files import file_checksum
@@ -49,9 +49,9 @@ class MemoryFile(NamedTuple):
 
 
 def write_pack(out: Path, run: Path, state: Mapping[str, Any]) -> None:
-    """Pack a run at its sound checkpoint with these plain values."""
+    """Pack a run at its sound checkpoint with these plain values; FileExistsError if ``out`` exists when it is done."""
     head = Head(format=FORMAT, step=state["step"])
-    with replacing(out) as draft:
+    with creating(out) as draft:
         # The default level: lower ones are up to three times as fast, but need 1.3 to 1.9 times the space for Pong.
         with ZipFile(draft, "w", ZIP_DEFLATED) as archive:
             _write(archive, HEAD, [json.dumps(head).encode()])

@@ -24,11 +24,12 @@ from lambda_replay.rundir.directory import (
     is_finished,
     looking_at,
     read_config,
+    taken_error,
 )
 from lambda_replay.rundir.files import quoted
 from lambda_replay.rundir.pack_reading import CONTRADICTION, PackFile
 from lambda_replay.rundir.packs import write_pack
-from lambda_replay.rundir.resources import in_words
+from lambda_replay.rundir.resources import check_disk
 from lambda_replay.training.extending import AS_PLANNED, find_extension
 from lambda_replay.training.resuming import Say, newest_usable
 
@@ -41,11 +42,17 @@ def pack_run(path: str | os.PathLike[str], out: str | os.PathLike[str], say: Say
     path, out = Path(path), Path(out)
     recorded = read_config(path)
     _refuse_unpackable(path, recorded)
+    refusal = ConfigError(f"{out} already exists; give another --out.")
     if os.path.lexists(out):
-        raise ConfigError(f"{out} already exists; give another --out.")
+        raise refusal
+    if out.resolve().is_relative_to(path.resolve()):
+        raise ConfigError(f"{out} is inside the run; give an --out outside of {path}.")
     with looking_at(path):
         state = _newest_state(path, recorded, say)
-        write_pack(out, path, state)
+        try:
+            write_pack(out, path, state)
+        except FileExistsError:  # another process was faster
+            raise refusal from None
     return int(state["step"])
 
 
@@ -82,10 +89,12 @@ def unpack_run(file: str | os.PathLike[str], out: str | os.PathLike[str]) -> int
     The directory is a run only when every checksum has been found right; if anything fails, it is removed.
     """
     file, out = Path(file), Path(out)
+    if os.path.lexists(out):
+        raise taken_error(out)
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no directory {out.parent}; create it first.")
     with closing(PackFile(file)) as pack:
-        if os.path.lexists(out):
-            raise ConfigError(f"{out} already exists; give another --out.")
-        _check_disk(out, pack.nbytes)
+        check_disk(out, pack.nbytes, "the run")
         with _new_directory(out):
             pack.write_files(out)
             if any(find_damage(out, pack.state, out / MEMORY)) or find_log_damage(out, pack.state):
@@ -94,21 +103,11 @@ def unpack_run(file: str | os.PathLike[str], out: str | os.PathLike[str]) -> int
         return int(pack.state["step"])
 
 
-def _check_disk(out: Path, needed: int) -> None:
-    place = next(place for place in out.absolute().parents if place.is_dir())
-    free = shutil.disk_usage(place).free
-    if needed > free:
-        raise ConfigError(
-            f"the run needs {in_words(needed)} of disk, but only {in_words(free)} is free; "
-            "give an --out with more room."
-        )
-
-
 @contextmanager
 def _new_directory(path: Path) -> Iterator[None]:
     """A directory that nobody else works in, removed if what happens in it fails."""
     try:
-        path.mkdir(parents=True)
+        path.mkdir()
     except OSError as error:
         raise ConfigError(f"{path} cannot be created ({error.strerror}); give another --out.") from None
     lock = None
