@@ -171,8 +171,7 @@ class PackFile:
     def _check_entries(self) -> None:
         """Only entries with names that we choose are ever written to disk, and their sizes are known beforehand."""
         found, required = self._entries.keys(), {HEAD, *file_names(self.state), *self._memory}
-        with self._reading():
-            are_ours = all(is_optional(name, self.state["step"]) for name in found - required)
+        are_ours = all(is_optional(name, self.state["step"]) for name in found - required)
         packed_sizes = {name: file.packed_size for name, file in self._memory.items()}
         sizes = {**self.state["logs"], **packed_sizes}
         are_known = required <= found and all(self._entries[name].file_size == size for name, size in sizes.items())
