@@ -23,6 +23,7 @@ from lambda_replay.training.run import Run, finish_run, start_run
 
 RESULTS = ("weights.safetensors", "metrics.jsonl", "episodes.csv")
 INTERVAL = 60  # agent steps between boundaries, each with a checkpoint
+STOPPED_AT = 350  # between the checkpoints at 300 and 360
 
 
 def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int = 1, **values: Any) -> RunConfig:
@@ -103,6 +104,10 @@ def resume_to_end(path: Path) -> list[str]:
 def copy_run(source: Path, target: Path) -> Path:
     shutil.copytree(source, target)
     return target
+
+
+def snapshot(run: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
 
 
 def learnt_the_same(undisturbed: Path, run: Path, renewed: Mapping[str, int]) -> bool:

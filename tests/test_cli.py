@@ -611,7 +611,7 @@ LATER_MISTAKES: list[tuple[str, list[str]]] = [
     ("unpack nowhere", ["nowhere does not end in .zip", "--out"]),
     ("unpack RUN --out other", ["is not a file"]),
     ("unpack RUN/config.json --out other", ["config.json is not a packed run"]),
-    ("unpack RUN/config.json --out RUN/config.json/other", ["config.json is not a directory"]),
+    ("unpack RUN/config.json --out no/other", ["no directory no", "create it first"]),
     ("describe", ["name an environment"]),
     ("describe Nope-v0", ["Nope-v0"]),
     ("describe CartPole-v1 --optimizer.batch-size 10000000000000", ["PB of memory", "lower optimizer.batch_size"]),

@@ -27,6 +27,7 @@ from processes import Ended, Server, command_line, wait_for
 from small_runs import (
     INTERVAL,
     RESULTS,
+    STOPPED_AT,
     Stopped,
     copy_run,
     crash_at_call,
@@ -35,6 +36,7 @@ from small_runs import (
     learnt_the_same,
     resume_to_end,
     small_config,
+    snapshot,
     stop_at,
     train_command,
     train_to_end,
@@ -51,31 +53,11 @@ from lambda_replay.rundir.verification import verify_run
 from lambda_replay.training.resuming import resume_run
 from lambda_replay.training.run import start_run
 
-STOPPED_AT = 350  # between the checkpoints at 300 and 360
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with command_line() as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(place: Path) -> Path:
-    return train_to_end(place / "undisturbed", small_config())
-
-
-@pytest.fixture(scope="module")
-def stopped(place: Path) -> Path:
-    """The same run, broken off; its checkpoints are at 240 and 300."""
-    train_until(place / "stopped", small_config(), STOPPED_AT)
-    assert saved_steps(place / "stopped") == [300, 240]
-    return place / "stopped"
 
 
 def newest(run: Path) -> Path:
@@ -84,10 +66,6 @@ def newest(run: Path) -> Path:
 
 def is_one_sentence(text: str) -> bool:
     return text.count("\n") == 1 and text.startswith("lambda-replay: ") and "Traceback" not in text
-
-
-def snapshot(run: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
 
 
 # Exactness

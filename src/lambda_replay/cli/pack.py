@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lambda_replay.cli.options import check_file, parse, split_path
-from lambda_replay.cli.progress import ProgressLine
-from lambda_replay.cli.trust import asking
 from lambda_replay.rundir.directory import read_config
 from lambda_replay.rundir.files import quoted
 from lambda_replay.rundir.resources import in_words
@@ -23,8 +21,6 @@ class PackOptions:
     """Write an unfinished run into one small file, to keep it or to move it; the run itself stays as it is."""
 
     out: Path | None = None  # file ending in .zip; by default RUN.zip beside the run's directory
-    observations: bool = False  # store the observations too: a larger file, but unpacking replays nothing
-    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:
@@ -34,19 +30,9 @@ def run(arguments: list[str]) -> int:
     read_config(path)  # so that a missing run is reported first
     out = _beside(path) if options.out is None else options.out
     check_file(out, ENDING)
-    packed = pack_run(
-        path,
-        out,
-        _say,
-        stores_observations=options.observations,
-        on_progress=ProgressLine("observations compared with replayed games"),
-        may_import=asking(options.trust),
-    )
+    step = pack_run(path, out, _say)
     size = sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
-    print(
-        f"{out}: {in_words(out.stat().st_size)} instead of {in_words(size)}, at step {packed.step:,}; {packed.games:,} "
-        f"games give back {packed.replayed:,} observations, {packed.stored:,} are stored"
-    )
+    print(f"{out}: {in_words(out.stat().st_size)} instead of {in_words(size)}, at step {step:,}")
     print(f"next: lambda-replay unpack {quoted(out)}")
     return 0
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lambda_replay.cli.options import check_directory, parse, split_path
+from lambda_replay.cli.options import parse, split_path
 from lambda_replay.cli.pack import ENDING
-from lambda_replay.cli.progress import ProgressLine
-from lambda_replay.cli.trust import asking
 from lambda_replay.errors import ConfigError
 from lambda_replay.rundir.files import quoted
 from lambda_replay.training.packing import unpack_run
@@ -19,7 +17,6 @@ class UnpackOptions:
     """Write a packed run into a new directory, with its replay memory, and check that it is the run that was packed."""
 
     out: Path | None = None  # the run's new directory; by default the file's name without .zip
-    trust: bool = False  # import the module that a run names as its environment even if you did not create the run
 
 
 def run(arguments: list[str]) -> int:
@@ -27,8 +24,7 @@ def run(arguments: list[str]) -> int:
     options = parse(UnpackOptions, rest, usage="lambda-replay unpack FILE")
     assert file is not None
     out = _without_ending(file) if options.out is None else options.out
-    check_directory(out)
-    step = unpack_run(file, out, on_progress=ProgressLine("observations replayed"), may_import=asking(options.trust))
+    step = unpack_run(file, out)
     print(f"{out}: unpacked at step {step:,}; every checksum matches")
     print(f"next: lambda-replay resume {quoted(out)}")
     return 0

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP)  # what file systems say that have no hard links, such as FAT
 
-@contextmanager
-def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
+
+def replacing(path: Path, temporary: Path | None = None) -> AbstractContextManager[Path]:
     """A temporary path to write to that replaces ``path`` on success and is removed on failure.
 
     It is NAME.part unless ``temporary`` is given. If several processes may write ``path`` at once, each needs its
     own, or one of them puts the half-written file of another in place.
     """
     temporary = path.with_name(path.name + ".part") if temporary is None else temporary
+    return _writing(path, temporary, os.replace)
+
+
+def creating(path: Path) -> AbstractContextManager[Path]:
+    """The same for a new file: raises FileExistsError if there is something at ``path`` on success.
+
+    Several processes may do this at once: one of them succeeds.
+    """
+    return _writing(path, path.with_name(f"{path.name}.{secrets.token_hex(4)}.part"), _link)
+
+
+@contextmanager
+def _writing(path: Path, temporary: Path, publish: Callable[[Path, Path], None]) -> Iterator[Path]:
     try:
         yield temporary
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
+        publish(temporary, path)
     except OSError as error:
         if error.errno is not None:  # a failed write names no file, a failed rename the temporary one
             error.filename, error.filename2 = str(path), None
@@ -28,6 +44,15 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        temporary.replace(path)  # link looks at the name first: it was free a moment ago
 
 
 def write_atomically(path: Path, content: bytes) -> None:

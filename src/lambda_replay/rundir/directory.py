@@ -61,11 +61,11 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
     except OSError as error:
         raise ConfigError(f"{path} cannot be created ({error.strerror}); give another --out.") from None
     if taken:
-        raise _taken(path)
+        raise taken_error(path)
     lock = RunLock(path)
     try:
         if (path / CONFIG).exists():  # another process was faster
-            raise _taken(path)
+            raise taken_error(path)
         values = {**provenance(config), "keep_memory": keep_memory, "signature": signature, "config": to_dict(config)}
         _write_json(path / PROVENANCE, values)
         _write_json(path / CONFIG, to_dict(config))  # last: a directory with a config is a run
@@ -76,9 +76,12 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
     return lock
 
 
-def _taken(path: Path) -> ConfigError:
+def taken_error(path: Path) -> ConfigError:
+    """The error for a directory that cannot become a new run."""
     if not (path / CONFIG).exists():
-        return ConfigError(f"{path} already exists and is not a run; give another --out.")
+        return ConfigError(
+            f"{path} already exists and is not a run; give another --out, or remove it if a killed unpack left it."
+        )
     return ConfigError(
         f"{path} already exists; give another --out, or continue with: lambda-replay resume {quoted(path)}"
     )
@@ -112,7 +115,10 @@ def read_config(path: Path) -> RunConfig:
             raise DamageError(f"{file} is damaged (not a table of settings).")
         return from_dict(values)
     except FileNotFoundError:
-        raise ConfigError(f"{path} is not a run: it has no {CONFIG}.") from None
+        raise ConfigError(
+            f"{path} is not a run: it has no {CONFIG}; give the directory that lambda-replay train wrote, or, if a "
+            "killed unpack left it, remove it and unpack again."
+        ) from None
     except (ConfigError, OverflowError) as error:
         raise DamageError(f"{file} is damaged or from another version: {error}") from None
 

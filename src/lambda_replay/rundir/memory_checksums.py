@@ -74,10 +74,11 @@ def _chunks(written: Sequence[int], window: int) -> Iterator[tuple[str, int, int
             yield f"{stream}.{chunk}", stream, chunk
 
 
-def relied_on(array: str, written: int, window: int) -> range:
-    """Numbers of the slots of a stream whose part in an array has a checksum: those of all its chunks."""
-    first = max(0, written - window) // CHUNK * CHUNK
-    return range(first, written if array in KNOWN_AT_NEWEST else written - 1)
+def relied_on(array: str, written: Sequence[int], window: int, ring: Ring) -> Iterator[tuple[int, int]]:
+    """Ranges of the slots whose part in an array has a checksum: all chunks of a stream, stream after stream."""
+    for stream, count in enumerate(written):
+        first = max(0, count - window) // CHUNK * CHUNK
+        yield from ring.spans(stream, first, count if array in KNOWN_AT_NEWEST else count - 1)
 
 
 def _parse_chunk(name: str) -> tuple[int, int]:

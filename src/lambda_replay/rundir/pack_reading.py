@@ -17,36 +17,33 @@ import numpy as np
 from lambda_replay.agents.run_settings import differing_fields, from_dict
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.rundir.atomic import replacing, write_atomically
+from lambda_replay.replay.storage import Layout, allocate
+from lambda_replay.rundir.atomic import replacing, sync_directory, write_atomically
 from lambda_replay.rundir.checkpoints import BEST, CHECKPOINTS, STATE, check_state, saved_config, tensor_file
-from lambda_replay.rundir.directory import BEST_WEIGHTS, CONFIG, PROVENANCE, log_names
+from lambda_replay.rundir.directory import BEST_WEIGHTS, CONFIG, MEMORY, log_names
 from lambda_replay.rundir.files import LARGEST_JSON_BYTES, has_type
-from lambda_replay.rundir.memory_files import Arrays, PackedGame, SlotMap, are_apart, slot_map
 from lambda_replay.rundir.packs import (
-    BEGINNING,
     FORMAT,
-    GAME_TYPE,
-    GAMES,
     HEAD,
-    HEADER_BYTES,
-    NAME_AT,
-    SLOT_TYPE,
     Head,
-    array_name,
     file_names,
     in_pieces,
+    is_optional,
     is_sealed,
-    npy_header,
+    memory_files,
 )
 
-CONTRADICTION = "its parts contradict each other"
-# What reading raises where bytes are not what they say; NotImplementedError is a RuntimeError.
-BROKEN = (BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError, RuntimeError, RecursionError)
+CHANGED, CONTRADICTION = "it is not what was written", "its parts contradict each other"
+BEGINNING, NAME_AT = b"PK\x03\x04", 30  # of every .zip, and where it has the name of its first entry
+LONGEST_NAME = 200  # bytes; those of files that we write are far below, and file systems take up to 255
+DEFLATE_RATIO = 1_032  # at most: 2 bits stand for up to 258 bytes
+# What reading raises where bytes are not what they say: RuntimeError also if nested too deeply or not implemented.
+BROKEN = (BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError, RuntimeError)
 
 
 @final
 class PackFile:
-    """A packed run, open for reading: its config, its checkpoint's plain values, and the games to replay."""
+    """A packed run, open for reading, with its checkpoint's plain values."""
 
     def __init__(self, path: Path) -> None:
         """Reject a file that is not a pack, or not a sound one; nothing is written."""
@@ -56,13 +53,9 @@ class PackFile:
             self._archive = ZipFile(path)
         try:
             self._entries = self._find_entries()
-            head = self._read_head()
-            self.config = self._read_config()
-            self.state = self._read_state(head["step"])
-            self.slots: SlotMap = slot_map(self.state)
-            self._check_names(head)
-            self.games = self._read_games()
-            self._check_sizes()
+            self.state = self._read_state(self._read_step(), self._read_config())
+            self._memory = memory_files(self.state)
+            self._check_entries()
         except BaseException:
             self.close()
             raise
@@ -72,48 +65,38 @@ class PackFile:
 
     @property
     def nbytes(self) -> int:
-        """What a run directory will take on disk."""
-        return self.slots.nbytes + sum(self._entries[name].file_size for name in self._names)
-
-    @property
-    def signature(self) -> Any:
-        """Who created the run: see trust.py."""
-        if PROVENANCE not in self._entries:
-            return None
-        try:
-            provenance = json.loads(self._read(PROVENANCE))
-        except DamageError:
-            raise
-        except (ValueError, RecursionError):  # it may have been damaged before it was packed
-            return None
-        return provenance.get("signature") if isinstance(provenance, dict) else None
+        """What the run directory will take on disk."""
+        files = sum(entry.file_size for name, entry in self._entries.items() if name not in self._memory)
+        return files + sum(file.size for file in self._memory.values())
 
     def write_files(self, run: Path) -> None:
-        """Write the files of a run directory, all but its memory and the config that makes it a run."""
-        for name in self._names:
-            if name == CONFIG:
-                continue
+        """Write all files of a run directory but the config, which makes it a run, and make them durable."""
+        for name in (name for name in self._entries if name not in (HEAD, CONFIG, *self._memory)):
             (run / name).parent.mkdir(parents=True, exist_ok=True)
             with self._open(name) as entry, replacing(run / name) as draft, draft.open("wb") as file:
                 shutil.copyfileobj(entry, file)
         if self.state["best"] is not None:
-            best = tensor_file(run / CHECKPOINTS / str(self.state["step"]), BEST)
             with replacing(run / BEST_WEIGHTS) as draft:
-                shutil.copyfile(best, draft)
+                shutil.copyfile(tensor_file(run / CHECKPOINTS / str(self.state["step"]), BEST), draft)
+        self._write_memory(run)
+        for directory in (run / MEMORY, run / CHECKPOINTS, run):  # each file's own is synced with it
+            sync_directory(directory)
 
     def write_config(self, run: Path) -> None:
         """Make a directory a run."""
         write_atomically(run / CONFIG, self._read(CONFIG))
 
-    def fill(self, arrays: Arrays) -> None:
-        """Write all slots into the memory's arrays but the observations that the games give back."""
-        for name, array in arrays.items():
-            width = self.slots.slot_bytes[name]
-            with self._open(array_name(name)) as entry:
-                self._skip_header(entry, npy_header(SLOT_TYPE, self.slots.rows(name, self.games), width))
-                for first, last in in_pieces(self.slots.spans(name, self.games), width):
-                    content = entry.read((last - first) * width)
-                    array[first:last] = np.frombuffer(content, dtype=np.uint8).reshape(last - first, width)
+    def _write_memory(self, run: Path) -> None:
+        """The memory's files as a run makes them, of zeros, with the packed bytes in their places."""
+        layout: Layout = {Path(name).stem: ((file.size,), np.uint8) for name, file in self._memory.items()}
+        allocate(run / MEMORY, layout, reopen=False)
+        for name, memory in self._memory.items():
+            with self._open(name) as entry, (run / name).open("r+b") as file:
+                for first, last in in_pieces(memory.spans):
+                    file.seek(first)
+                    file.write(entry.read(last - first))
+                file.flush()
+                os.fsync(file.fileno())
 
     def damage(self, what: str) -> DamageError:
         return _damage(self.path, what)
@@ -122,10 +105,10 @@ class PackFile:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, DamageError):
+        except DamageError:
             raise
         except BROKEN:
-            raise self.damage("it is not what was written") from None
+            raise self.damage(CHANGED) from None
 
     @contextmanager
     def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -134,80 +117,65 @@ class PackFile:
 
     def _read(self, name: str) -> bytes:
         """An entry that fits in memory."""
-        if self._entries[name].file_size > LARGEST_JSON_BYTES:
-            raise self.damage(f"{name} is far too large")
         with self._open(name) as entry:
+            if self._entries[name].file_size > LARGEST_JSON_BYTES:
+                raise self.damage(f"{name} is far too large")
             return entry.read()
 
-    def _skip_header(self, entry: IO[bytes], wanted: bytes) -> None:
-        if entry.read(HEADER_BYTES) != wanted:
-            raise self.damage(CONTRADICTION)
+    def _read_json(self, name: str) -> Any:
+        with self._reading():
+            return json.loads(self._read(name))
 
     def _find_entries(self) -> dict[str, ZipInfo]:
-        infos = self._archive.infolist()
+        """The entries, if the file is large enough for what they say of themselves."""
+        infos, length = self._archive.infolist(), self.path.stat().st_size
         entries = {info.filename: info for info in infos}
-        methods = {info.compress_type for info in infos}
-        if len(entries) < len(infos) or not methods <= {ZIP_STORED, ZIP_DEFLATED} or HEAD not in entries:
-            raise self.damage("it is not what was written")
+        are_possible = (
+            all(len(name.encode()) <= LONGEST_NAME for name in entries)
+            and {info.compress_type for info in infos} <= {ZIP_STORED, ZIP_DEFLATED}
+            and all(0 <= info.header_offset < length for info in infos)
+            and all(info.file_size <= DEFLATE_RATIO * info.compress_size for info in infos)
+            and sum(info.compress_size for info in infos) < length
+        )
+        if not are_possible:
+            raise self.damage(CHANGED)
         return entries
 
-    def _read_head(self) -> Head:
-        with self._reading():
-            values = json.loads(self._read(HEAD))
-            found = values["format"]
-        if found != FORMAT:
+    def _read_step(self) -> int:
+        head = self._read_json(HEAD)
+        if not (isinstance(head, dict) and isinstance(head.get("format"), int)):
+            raise self.damage(CHANGED)
+        if head["format"] != FORMAT:
             raise ConfigError(
-                f"{self.path} has format {found}, but this version of lambda-replay reads {FORMAT}; unpack it with the "
-                "version that packed it."
+                f"{self.path} has format {head['format']}, but this version of lambda-replay reads {FORMAT}; unpack it "
+                "with the version that packed it."
             )
-        if not has_type(values, Head) or values["step"] < 1 or min(values["films"], default=1) < 1:
-            raise self.damage("it is not what was written")
-        head: Head = values
-        return head
+        if not has_type(head, Head) or head["step"] < 1:
+            raise self.damage(CHANGED)
+        return int(head["step"])
 
     def _read_config(self) -> RunConfig:
-        with self._reading():
-            content = json.loads(self._read(CONFIG))
+        content = self._read_json(CONFIG)
         try:
             return from_dict(content)
         except (ConfigError, TypeError, AttributeError, OverflowError) as error:
             raise DamageError(f"the config in {self.path} is damaged or from another version: {error}") from None
 
-    def _read_state(self, step: int) -> dict[str, Any]:
+    def _read_state(self, step: int, config: RunConfig) -> dict[str, Any]:
         name = f"{CHECKPOINTS}/{step}/{STATE}"
-        with self._reading():
-            content = json.loads(self._read(name))
-        state = check_state(self.path / name, content, step)
-        if differing_fields(saved_config(state), self.config) or set(state["logs"]) != set(log_names(self.config)):
+        state = check_state(self.path / name, self._read_json(name), step)
+        if differing_fields(saved_config(state), config) or set(state["logs"]) != set(log_names(config)):
             raise self.damage(CONTRADICTION)
         return state
 
-    def _check_names(self, head: Head) -> None:
-        """Only entries with names that we choose are ever written to disk."""
-        wanted = file_names(self.state, sorted(set(head["films"])))
-        self._names = [name for name in wanted if name != PROVENANCE or name in self._entries]
-        arrays = [array_name(name) for name in self.slots.slot_bytes]
-        if set(self._entries) != {HEAD, GAMES, *self._names, *arrays}:
-            raise self.damage(CONTRADICTION)
-
-    def _read_games(self) -> list[PackedGame]:
-        width = len(PackedGame._fields)
-        rows, rest = divmod(self._entries[GAMES].file_size - HEADER_BYTES, 8 * width)
-        if rest or not 0 <= rows <= sum(self.slots.written):
-            raise self.damage(CONTRADICTION)
-        with self._open(GAMES) as entry:
-            self._skip_header(entry, npy_header(GAME_TYPE, rows, width))
-            numbers = np.frombuffer(entry.read(), dtype=GAME_TYPE).reshape(rows, width)
-        games = [PackedGame(*row) for row in numbers.tolist()]
-        if not (all(self.slots.holds(game) for game in games) and are_apart(games)):
-            raise self.damage(CONTRADICTION)
-        return games
-
-    def _check_sizes(self) -> None:
-        wanted = dict(self.state["logs"])
-        for name, width in self.slots.slot_bytes.items():
-            wanted[array_name(name)] = HEADER_BYTES + width * self.slots.rows(name, self.games)
-        if any(self._entries[name].file_size != size for name, size in wanted.items()):
+    def _check_entries(self) -> None:
+        """Only entries with names that we choose are ever written to disk, and their sizes are known beforehand."""
+        found, required = self._entries.keys(), {HEAD, *file_names(self.state), *self._memory}
+        are_ours = all(is_optional(name, self.state["step"]) for name in found - required)
+        packed_sizes = {name: file.packed_size for name, file in self._memory.items()}
+        sizes = {**self.state["logs"], **packed_sizes}
+        are_known = required <= found and all(self._entries[name].file_size == size for name, size in sizes.items())
+        if not (are_ours and are_known and all(packed_sizes.values())):  # the slots of an empty one could have any size
             raise self.damage(CONTRADICTION)
 
 

@@ -54,13 +54,19 @@ def estimate(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None
 def check_room(config: RunConfig, spec: EnvironmentSpec, path: Path, network: nn.Module | None = None) -> None:
     """Reject a run that does not fit, saying how much is needed and what to lower."""
     needs = estimate(config, spec, network)
-    free_disk = shutil.disk_usage(_existing_parent(path)).free
-    if needs.disk_bytes > free_disk:
-        raise ConfigError(
-            f"the replay memory needs {in_words(needs.disk_bytes)} of disk, but only {in_words(free_disk)} is free; "
-            f"lower memory.capacity ({config.memory.capacity}) or give an --out with more room."
-        )
+    remedy = f"lower memory.capacity ({config.memory.capacity}) or give"
+    check_disk(path, needs.disk_bytes, "the replay memory", remedy)
     check_ram(needs)
+
+
+def check_disk(path: Path, num_bytes: int, what: str, remedy: str = "give") -> None:
+    """Reject what does not fit on the disk on which ``path`` will be."""
+    free = shutil.disk_usage(_existing_parent(path)).free
+    if num_bytes > free:
+        raise ConfigError(
+            f"{what} needs {in_words(num_bytes)} of disk, but only {in_words(free)} is free; "
+            f"{remedy} an --out with more room."
+        )
 
 
 def check_ram(needs: Needs) -> None:

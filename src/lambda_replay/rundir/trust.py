@@ -11,7 +11,6 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
@@ -29,14 +28,8 @@ def refuse(path: Path, module: str) -> bool:
 
 def check_trust(path: Path, config: RunConfig, may_import: MayImport) -> None:
     """Reject a run that needs modules to be imported, unless this user created it or agrees."""
-    if modules_of(config):
-        check_signature(path, config, _signature_in(path), may_import)
-
-
-def check_signature(path: Path, config: RunConfig, signature: Any, may_import: MayImport) -> None:
-    """The same for a config with the ``signature`` of its provenance, from anywhere; ``path`` is what the user gave."""
     modules = modules_of(config)
-    if not modules or _is_own(signature, config) or all(may_import(path, module) for module in modules):
+    if not modules or _is_own(path, config) or all(may_import(path, module) for module in modules):
         return
     raise ConfigError(
         f"{path} was not created by you, and it imports the module {' and '.join(modules)}, which can run any code; "
@@ -60,16 +53,13 @@ def sign(config: RunConfig) -> str | None:
     return hmac.digest(key, named.encode(), "sha256").hex()
 
 
-def _signature_in(path: Path) -> Any:
+def _is_own(path: Path, config: RunConfig) -> bool:
     try:
-        return read_provenance(path).get("signature")
+        found = read_provenance(path).get("signature")
     except DamageError:
-        return None
-
-
-def _is_own(signature: Any, config: RunConfig) -> bool:
+        return False
     wanted = sign(config)
-    return wanted is not None and signature == wanted
+    return wanted is not None and found == wanted
 
 
 def _key() -> bytes | None:
