@@ -75,7 +75,7 @@ class Shape(NamedTuple):
 
     policy_outputs: int  # for each number of an action
     num_critics: int
-    policy_bound: float | None = None  # of the weights of the policy's last layer at first; None: nn.Linear's
+    policy_bound: float | None = None  # the policy's last layer is drawn from ± this; None: nn.Linear's bound
 
 
 def make_networks(run: RunConfig, spec: EnvironmentSpec, shape: Shape, seed: int) -> ActorCritic:

@@ -16,8 +16,8 @@ from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.learning.fast_ensembles import FastEnsemble
 from lambda_replay.learning.networks import as_floats
 
-# Bound of the last layer's weights of a deterministic policy at first (Lillicrap et al. 2016, section 7): it starts in
-# the middle of its range. With nn.Linear's bound it can saturate, before its critics know anything, and stay there.
+# The last layer of a deterministic policy is drawn from ± this (Lillicrap et al. 2016, section 7), so that it starts in
+# the middle of its range. With nn.Linear's bound it can saturate before its critics know anything, and never recover.
 SMALL_OUTPUTS = 3e-3
 
 
@@ -91,7 +91,7 @@ def make_ensembles(
 ) -> tuple[Ensemble, Ensemble]:
     """A policy and critics with weights drawn from the seed alone; LayerNorm is for the critics.
 
-    ``policy_bound`` is that of the weights of the policy's last layer at first; None stands for ``nn.Linear``'s.
+    The policy's last layer is drawn from ±``policy_bound``; None means ``nn.Linear``'s bound.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -24,7 +24,7 @@ class Ensemble(nn.Module):
     ) -> None:
         """``widths`` are the inputs, the units of each hidden layer and the outputs.
 
-        Weights are drawn as ``nn.Linear`` does; those of the last layer from ±``output_bound`` if it is given.
+        Weights are drawn as ``nn.Linear`` draws them, but the last layer from ±``output_bound`` if that is given.
         """
         super().__init__()
         scales = [1 / math.sqrt(inputs) for inputs in widths[:-1]]
