@@ -3,8 +3,8 @@
     python benchmarks/atari_speed.py [--game pong] [--rounds 3] [--seconds 60]
 
 Both learn from the first timed step on; each has all cores. Ours is `lambda-replay train atari/GAME`; Stable-Baselines3
-has the settings of its zoo (results/atari_sb3.py). Only the
-memory is smaller for both, and Stable-Baselines3 starts to learn earlier.
+has the settings of its zoo (results/atari_sb3.py). Only the memory is smaller for both, and Stable-Baselines3 starts to
+learn earlier.
 """
 
 from __future__ import annotations
