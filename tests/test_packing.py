@@ -10,6 +10,7 @@ import shutil
 import signal
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -445,15 +446,15 @@ def test_forging_nothing_changes_nothing(packed: Path, tmp_path: Path) -> None:
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 
-def test_an_unpack_that_is_interrupted_anywhere_leaves_nothing(packed: Path, tmp_path: Path) -> None:
+def test_an_unpack_that_is_interrupted_anywhere_leaves_nothing_or_a_whole_run(packed: Path, tmp_path: Path) -> None:
     for call in count(1):
-        with crash_at_call(call, KeyboardInterrupt(), (os, "mkdir"), (os, "fsync"), (os, "replace")):
-            try:
-                unpack_run(packed, tmp_path / "moved")
-            except KeyboardInterrupt:
-                assert os.listdir(tmp_path) == []
-            else:
-                break
+        crash = crash_at_call(call, KeyboardInterrupt(), (os, "mkdir"), (os, "fsync"), (os, "replace"))
+        with crash, suppress(KeyboardInterrupt):
+            unpack_run(packed, tmp_path / "moved")
+        if os.listdir(tmp_path):
+            break
+    assert os.listdir(tmp_path) == ["moved"]
+    assert all(finding.is_sound for finding in verify_run(tmp_path / "moved"))
     assert call > 30
 
 
@@ -490,32 +491,51 @@ def test_a_file_system_without_links_gets_the_same_file(stopped: Path, packed: P
     assert os.listdir(tmp_path) == ["run.zip"]
 
 
-def test_everything_is_on_the_disk_before_the_directory_is_a_run(
+def test_everything_is_on_the_disk_before_the_directory_has_its_name(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file has at least the bytes, and a directory the entries, that it had when it was last synced."""
+    """A file has the bytes, and a directory the entries, that it had when it was last synced."""
     synced: dict[int, Any] = {}  # by inode, as files are synced before they are renamed
     unsure: list[Path] | None = None
-    fsync, out = os.fsync, tmp_path / "moved"
+    fsync, rename = os.fsync, Path.rename
 
     def content(path: Path) -> Any:
-        is_temporary = path.name == "config.json.part"
-        return None if is_temporary else set(os.listdir(path)) if path.is_dir() else path.read_bytes()
+        return set(os.listdir(path)) if path.is_dir() else path.read_bytes()
 
     def watched_fsync(descriptor: int) -> None:
-        nonlocal unsure
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if path.name == "config.json.part":
-            (out / "lock").unlink()  # which is not part of a run, and of no use after a power failure
-            synced[out.stat().st_ino] ^= {"lock", path.name}
-            unsure = [entry for entry in (out, *out.rglob("*")) if synced.get(entry.stat().st_ino) != content(entry)]
         synced[path.stat().st_ino] = content(path)
         fsync(descriptor)
 
+    def watched_rename(draft: Path, target: Path) -> Path:
+        nonlocal unsure
+        unsure = [entry for entry in (draft, *draft.rglob("*")) if synced.get(entry.stat().st_ino) != content(entry)]
+        return rename(draft, target)
+
     monkeypatch.setattr(os, "fsync", watched_fsync)
-    unpack_run(packed, out)
+    monkeypatch.setattr(Path, "rename", watched_rename)
+    unpack_run(packed, tmp_path / "moved")
     assert unsure == []
     assert len(synced) > 12
+    assert synced[tmp_path.stat().st_ino] == {"moved"}
+
+
+def test_of_two_unpacks_with_the_same_target_one_is_refused(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second starts and ends while the first one writes."""
+    out, fsync = tmp_path / "moved", os.fsync
+
+    def unpack_meanwhile(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        unpack_run(packed, out)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", unpack_meanwhile)
+    with pytest.raises(ConfigError, match=r"moved already exists; give another --out"):
+        unpack_run(packed, out)
+    assert os.listdir(tmp_path) == ["moved"]
+    assert all(finding.is_sound for finding in verify_run(out))
 
 
 @pytest.fixture(scope="module")
@@ -536,14 +556,14 @@ def test_a_killed_pack_leaves_a_whole_file_or_none(server: Server, stopped: Path
     assert {*are_whole} == {False, True}
 
 
-def test_a_killed_unpack_leaves_a_whole_run_or_what_is_said_to_be_none(
-    server: Server, packed: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_killed_unpack_leaves_a_whole_run_or_none(
+    server: Server, packed: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     calls = server.run("unpack", packed, "--out", tmp_path / "whole", die_at=0).calls
     places = [*range(2, calls, 12), *range(calls - 5, calls + 1)]
     for at in places:
         assert server.run("unpack", packed, "--out", tmp_path / str(at), die_at=at).code == -signal.SIGKILL
-    whole = [at for at in places if (tmp_path / str(at) / "config.json").exists()]
+    whole = [at for at in places if (tmp_path / str(at)).exists()]
     assert 0 < len(whole) < 6
     assert whole == places[-len(whole) :]
     for at in whole:
@@ -551,16 +571,7 @@ def test_a_killed_unpack_leaves_a_whole_run_or_what_is_said_to_be_none(
     resume_to_end(tmp_path / str(calls))
     assert not differences(undisturbed, tmp_path / str(calls))
 
-    left = tmp_path / str(places[-len(whole) - 1])
-    before = snapshot(left)
-    for command in ("resume", "verify", "pack", "evaluate"):
-        sentence = refused(capsys, command, left)
-        assert "is not a run: it has no config.json; " in sentence
-        assert "if a killed unpack left it, remove it and unpack again" in sentence
-    for command in ("unpack", "train"):
-        sentence = refused(capsys, command, packed if command == "unpack" else "CartPole-v1", "--out", left)
-        assert "already exists and is not a run; give another --out, or remove it if a killed unpack left" in sentence
-    assert snapshot(left) == before
+    unpack_run(packed, tmp_path / str(places[0]))  # what is left of the killed one is not in the way
 
 
 # --- code -------------------------------------------------------------------------------------------------------------

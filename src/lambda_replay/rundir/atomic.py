@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -27,7 +28,32 @@ def creating(path: Path) -> AbstractContextManager[Path]:
 
     Several processes may do this at once: one of them succeeds.
     """
-    return _writing(path, path.with_name(f"{path.name}.{secrets.token_hex(4)}.part"), _link)
+    return _writing(path, _own_part(path), _link)
+
+
+@contextmanager
+def creating_directory(path: Path) -> Iterator[Path]:
+    """A new directory to write to that gets the name ``path`` on success and is removed on failure.
+
+    What is in it must be durable by then. Raises FileExistsError if there is something at ``path`` on success. Several
+    processes may do this at once: one of them succeeds.
+    """
+    temporary = _own_part(path)
+    try:
+        temporary.mkdir()
+        yield temporary
+        if os.path.lexists(path):  # rename would replace an empty directory
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(path.parent)
+
+
+def _own_part(path: Path) -> Path:
+    """A temporary name that no other process uses."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
 
 
 @contextmanager

@@ -79,9 +79,7 @@ def create_run(path: Path, config: RunConfig, *, keep_memory: bool = False, sign
 def taken_error(path: Path) -> ConfigError:
     """The error for a directory that cannot become a new run."""
     if not (path / CONFIG).exists():
-        return ConfigError(
-            f"{path} already exists and is not a run; give another --out, or remove it if a killed unpack left it."
-        )
+        return ConfigError(f"{path} already exists and is not a run; give another --out.")
     return ConfigError(
         f"{path} already exists; give another --out, or continue with: lambda-replay resume {quoted(path)}"
     )
@@ -116,8 +114,7 @@ def read_config(path: Path) -> RunConfig:
         return from_dict(values)
     except FileNotFoundError:
         raise ConfigError(
-            f"{path} is not a run: it has no {CONFIG}; give the directory that lambda-replay train wrote, or, if a "
-            "killed unpack left it, remove it and unpack again."
+            f"{path} is not a run: it has no {CONFIG}; give the directory that lambda-replay train wrote."
         ) from None
     except (ConfigError, OverflowError) as error:
         raise DamageError(f"{file} is damaged or from another version: {error}") from None

@@ -18,7 +18,7 @@ from lambda_replay.agents.run_settings import differing_fields, from_dict
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.replay.storage import Layout, allocate
-from lambda_replay.rundir.atomic import replacing, sync_directory, write_atomically
+from lambda_replay.rundir.atomic import replacing, sync_directory
 from lambda_replay.rundir.checkpoints import BEST, CHECKPOINTS, STATE, check_state, saved_config, tensor_file
 from lambda_replay.rundir.directory import BEST_WEIGHTS, CONFIG, MEMORY, log_names
 from lambda_replay.rundir.files import LARGEST_JSON_BYTES, has_type
@@ -70,8 +70,8 @@ class PackFile:
         return files + sum(file.size for file in self._memory.values())
 
     def write_files(self, run: Path) -> None:
-        """Write all files of a run directory but the config, which makes it a run, and make them durable."""
-        for name in (name for name in self._entries if name not in (HEAD, CONFIG, *self._memory)):
+        """Write all files of a run directory, and make them durable."""
+        for name in (name for name in self._entries if name not in (HEAD, *self._memory)):
             (run / name).parent.mkdir(parents=True, exist_ok=True)
             with self._open(name) as entry, replacing(run / name) as draft, draft.open("wb") as file:
                 shutil.copyfileobj(entry, file)
@@ -81,10 +81,6 @@ class PackFile:
         self._write_memory(run)
         for directory in (run / MEMORY, run / CHECKPOINTS, run):  # each file's own is synced with it
             sync_directory(directory)
-
-    def write_config(self, run: Path) -> None:
-        """Make a directory a run."""
-        write_atomically(run / CONFIG, self._read(CONFIG))
 
     def _write_memory(self, run: Path) -> None:
         """The memory's files as a run makes them, of zeros, with the packed bytes in their places."""

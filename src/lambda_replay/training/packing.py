@@ -6,20 +6,17 @@ No environment is made and no module imported. The result is the run that was pa
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.rundir.atomic import sync_directory
+from lambda_replay.rundir.atomic import creating_directory
 from lambda_replay.rundir.checkpoints import find_damage, find_log_damage, saved_steps
 from lambda_replay.rundir.directory import (
     MEMORY,
     WEIGHTS,
-    RunLock,
     is_diverged,
     is_finished,
     looking_at,
@@ -86,7 +83,7 @@ def _newest_state(path: Path, recorded: RunConfig, say: Say) -> dict[str, Any]:
 def unpack_run(file: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
     """Write the run in a file into a new directory; returns the step from which it resumes.
 
-    The directory is a run only when every checksum has been found right; if anything fails, it is removed.
+    The directory gets its name when every checksum has been found right; if anything fails, it is removed.
     """
     file, out = Path(file), Path(out)
     if os.path.lexists(out):
@@ -95,29 +92,11 @@ def unpack_run(file: str | os.PathLike[str], out: str | os.PathLike[str]) -> int
         raise ConfigError(f"--out {out}: there is no directory {out.parent}; create it first.")
     with closing(PackFile(file)) as pack:
         check_disk(out, pack.nbytes, "the run")
-        with _new_directory(out):
-            pack.write_files(out)
-            if any(find_damage(out, pack.state, out / MEMORY)) or find_log_damage(out, pack.state):
-                raise pack.damage(CONTRADICTION)
-            pack.write_config(out)
+        try:
+            with creating_directory(out) as draft:
+                pack.write_files(draft)
+                if any(find_damage(draft, pack.state, draft / MEMORY)) or find_log_damage(draft, pack.state):
+                    raise pack.damage(CONTRADICTION)
+        except FileExistsError:  # another process was faster
+            raise taken_error(out) from None
         return int(pack.state["step"])
-
-
-@contextmanager
-def _new_directory(path: Path) -> Iterator[None]:
-    """A directory that nobody else works in, removed if what happens in it fails."""
-    try:
-        path.mkdir()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be created ({error.strerror}); give another --out.") from None
-    lock = None
-    try:
-        lock = RunLock(path)
-        yield
-        sync_directory(path.parent)
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
-    finally:
-        if lock is not None:
-            lock.release()
