@@ -353,19 +353,32 @@ def recorded_adds(model: Any) -> list[tuple[Any, ...]]:
     return adds
 
 
-def exact_model(**changes: Any) -> Any:
-    """Q = obs/4 − 2 and obs/8, and γ = ½: every number below is exact in float32, whatever the order of a sum."""
+def exact_model(algorithm: type[OffPolicyAlgorithm] = DQN, **changes: Any) -> Any:
+    """Q = obs/4 − 2 and obs/8, and γ = ½: every number below is exact in float32, whatever the order of a sum.
+
+    These are the values of DQN's two actions, or those of TD3's two critics for every action.
+    """
     arguments = {"gamma": 0.5, "policy_kwargs": {"net_arch": []}, "cache_size": 400, "block_length": 10, "tail": 2}
-    model = make_model(DQN, Counting(truncates=True), **{**arguments, **changes})
+    env = Counting(action_space_of(algorithm), truncates=True)
+    model = make_model(algorithm, env, **{**arguments, **changes})
+    weights, biases = torch.tensor([[0.25], [0.125]]), torch.tensor([-2.0, 0.0])
     with torch.no_grad():
-        for network in (model.q_net, model.q_net_target):
-            network.q_net[0].weight.copy_(torch.tensor([[0.25], [0.125]]))
-            network.q_net[0].bias.copy_(torch.tensor([-2.0, 0.0]))
+        if algorithm is DQN:
+            for network in (model.q_net, model.q_net_target):
+                network.q_net[0].weight.copy_(weights)
+                network.q_net[0].bias.copy_(biases)
+        else:
+            for critic in (model.critic, model.critic_target):
+                for network, weight, bias in zip(critic.q_networks, weights, biases, strict=False):
+                    network[0].weight.fill_(0)
+                    network[0].weight[:, :1] = weight
+                    network[0].bias.fill_(bias)
     return model
 
 
-def test_nstep_gives_the_targets_of_stable_baselines3(recorded: Recorded) -> None:
-    model = exact_model(estimator="nstep:3")
+@pytest.mark.parametrize("algorithm", [DQN, DDPG, TD3])
+def test_nstep_gives_the_targets_of_stable_baselines3(algorithm: type[OffPolicyAlgorithm], recorded: Recorded) -> None:
+    model = exact_model(algorithm, estimator="nstep:3")
     adds = recorded_adds(model)
     ours = returns_by_observation(play(model, 50))
     numbers, samples = sb3_nstep(model, adds)
@@ -543,6 +556,16 @@ def test_each_frame_of_a_stack_is_stored_once(observe: Callable[[int], Any] | No
     assert_array_equal(buffer.layout.restore(memory.states(slots)), whole.layout.restore(whole.memory.states(slots)))
     assert memory.observations.nbytes * 4 == whole.memory.observations.nbytes
     assert model.observation_space.shape == buffer.sample(16).observations.shape[1:]
+
+
+def test_stacks_that_are_normalized_outside() -> None:
+    """VecNormalize hands out final observations normalized; Stable-Baselines3 restores them, with rounding."""
+    env = VecNormalize(VecFrameStack(DummyVecEnv([lambda: Counting(truncates=True)]), 4), clip_obs=1.0)
+    buffer = play(make_model(DQN, env, frame_stack=4), 60)
+    shown = buffer.memory.observations[: buffer.memory.written[0], 0]
+    assert_allclose(shown[:3], [100, 101, 102])
+    assert_allclose(shown[4:7], [200, 201, 202])
+    assert buffer.sample(16, env).observations.shape == (16, 4)
 
 
 def test_a_stack_of_another_kind_is_rejected() -> None:
@@ -751,13 +774,19 @@ def test_reset_forgets_everything() -> None:
         ({"optimize_memory_usage": True}, "optimize_memory_usage is not needed: LambdaReplayBuffer stores each"),
         ({"estimator": "pong:0.7"}, "there is no estimator 'pong:0.7'"),
         ({"estimator": "retrace:0.9"}, "needs the probability of every stored action"),
-        ({"cache_size": 0}, "cache_size is 0; give 1 or more"),
+        ({"estimator": 0.7}, "estimator is 0.7; give a name such as peng:0.7, or a callable"),
+        ({"cache_size": 0}, "cache_size is 0; give a whole number, 1 or more"),
+        ({"cache_size": "100"}, "cache_size is '100'; give a whole number, 1 or more"),
+        ({"cache_size": 100.5}, "cache_size is 100.5; give a whole number, 1 or more"),
         ({"cache_size": 10}, "cache_size is 10; give 50 rows or more"),
-        ({"block_length": 0}, "block_length is 0; give 1 or more"),
-        ({"updates_per_refresh": 0}, "updates_per_refresh is 0; give 1 or more"),
-        ({"tail": -1}, "tail is -1; give 0 or more steps"),
+        ({"block_length": 0}, "block_length is 0; give a whole number, 1 or more"),
+        ({"updates_per_refresh": 0}, "updates_per_refresh is 0; give a whole number, 1 or more"),
+        ({"tail": -1}, "tail is -1; give a whole number of steps, 0 or more"),
         ({"priority": 1.5}, "priority is 1.5; give a number from 0 to 1"),
-        ({"critic_minimum": "mean"}, "critic_minimum is mean; give step or return"),
+        ({"priority": "high"}, "priority is 'high'; give a number from 0 to 1"),
+        ({"critic_minimum": "mean"}, "critic_minimum is 'mean'; give step or return"),
+        ({"frame_stack": True}, "frame_stack is True; give a whole number, 1 or more"),
+        ({"handle_timeout_termination": "no"}, "handle_timeout_termination is 'no'; give True or False"),
         ({"frame_stack": 3}, r"frame_stack is 3, but observations have shape \(1,\)"),
         ({"buffer_size": 40}, "give at least 51, or a shorter block_length"),
         ({"cachesize": 10}, "LambdaReplayBuffer has no setting cachesize; choose from estimator, cache_size"),

@@ -56,6 +56,11 @@ class LambdaReplayBuffer(ReplayBuffer):
                 "optimize_memory_usage is not needed: LambdaReplayBuffer stores each observation once; leave it out.",
                 "optimize_memory_usage",
             )
+        if not isinstance(handle_timeout_termination, bool):
+            raise ConfigError(
+                f"handle_timeout_termination is {handle_timeout_termination!r}; give True or False.",
+                "handle_timeout_termination",
+            )
         self.settings = read_settings(settings)
         self.estimator = self.settings.parsed_estimator()
         self.optimize_memory_usage = False
@@ -134,7 +139,8 @@ class LambdaReplayBuffer(ReplayBuffer):
         actions = np.asarray(action).reshape(self.n_envs, *self.memory.action_shape)
         for stream, info in enumerate(infos):
             self._begin_if_new(befores[stream], stream)
-            self._check_stack(afters[stream], befores[stream])
+            if not done[stream]:  # a final observation comes back from VecNormalize rounded, or clipped
+                self._check_stack(afters[stream], befores[stream])
             is_truncated = self.handle_timeout_termination and bool(info.get("TimeLimit.truncated", False))
             self.memory.append(
                 actions[stream],

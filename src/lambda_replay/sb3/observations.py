@@ -32,8 +32,14 @@ class ArrayObservations:
         self.dtype: np.dtype[Any] = np.dtype(space.dtype)
 
     def split(self, observations: Arrays, num_envs: int) -> NDArray[Any]:
-        """Observations of all environments as an array [E, ...]."""
-        return np.array(observations).reshape(num_envs, *self.whole)
+        """Observations of all environments as an array [E, ...]; those of a Discrete space come as [E]."""
+        array = np.array(observations)
+        if array.shape not in ((num_envs, *self.whole), (num_envs,)):
+            raise ConfigError(
+                f"observations have shape {array.shape[1:]}, but the space says {self.whole}; for images, wrap the "
+                "environment in VecTransposeImage before VecNormalize."
+            )
+        return array.reshape(num_envs, *self.whole)
 
     def frame(self, observation: NDArray[Any]) -> NDArray[Any]:
         """What is stored of an observation."""

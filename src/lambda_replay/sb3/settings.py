@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from lambda_replay.errors import ConfigError
@@ -36,17 +37,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("cache_size", "block_length", "updates_per_refresh", "frame_stack"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        _require(self.tail >= 0, "tail", self.tail, "0 or more steps")
-        _require(0 <= self.priority <= 1, "priority", self.priority, "a number from 0 to 1")
+            _require(_is_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number, 1 or more")
+        _require(_is_whole(self.tail, 0), "tail", self.tail, "a whole number of steps, 0 or more")
+        is_share = isinstance(self.priority, Real) and 0 <= self.priority <= 1
+        _require(is_share, "priority", self.priority, "a number from 0 to 1")
         _require(self.critic_minimum in ("step", "return"), "critic_minimum", self.critic_minimum, "step or return")
         _require(
             self.cache_size >= self.block_length, "cache_size", self.cache_size, f"{self.block_length} rows or more"
         )
+        is_estimator = isinstance(self.estimator, str) or callable(self.estimator)
+        _require(is_estimator, "estimator", self.estimator, "a name such as peng:0.7, or a callable")
         if isinstance(self.parsed_estimator(), Retrace):
             raise ConfigError(
                 f"{self.estimator} needs the probability of every stored action, which Stable-Baselines3 does not "
-                "hand to its buffers; use peng, watkins or tree.",
+                "hand to its buffers; use peng, or with DQN also watkins or tree.",
                 "estimator",
             )
 
@@ -54,9 +58,13 @@ class Settings:
         return parse_estimator(self.estimator) if isinstance(self.estimator, str) else self.estimator
 
 
+def _is_whole(value: object, lowest: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= lowest
+
+
 def _require(is_sound: bool, name: str, value: object, wanted: str) -> None:
     if not is_sound:
-        raise ConfigError(f"{name} is {value}; give {wanted}.", name)
+        raise ConfigError(f"{name} is {value!r}; give {wanted}.", name)
 
 
 def read_settings(given: Mapping[str, Any]) -> Settings:
