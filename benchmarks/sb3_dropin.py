@@ -1,11 +1,13 @@
 """Stable-Baselines3's agents with and without LambdaReplayBuffer, at the hyper-parameters of its zoo: score and time.
 
     python benchmarks/sb3_dropin.py [--only NAME ...] [--seeds 5] [--steps N] [--out DIR]     runs what is missing
-    python benchmarks/sb3_dropin.py --write [--out DIR]                                       the table in docs/sb3.md
+    python benchmarks/sb3_dropin.py --settings [--seeds 5] [--out DIR]                        with other settings
+    python benchmarks/sb3_dropin.py --write [--out DIR]                                       the tables in docs/sb3.md
 
 Each run is one process with one thread and one file DIR/TASK-ARM-SEED.json; a run whose file exists is skipped, so an
-interrupted benchmark goes on where it stopped. Both arms of a seed run one after the other. The only difference between
-them is the buffer with its default settings.
+interrupted benchmark goes on where it stopped. All arms of a seed run one after the other. The only difference between
+them is the buffer: Stable-Baselines3's, ours with its default settings, and with --settings, ours with one of them
+changed.
 """
 
 from __future__ import annotations
@@ -23,8 +25,19 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "sb3.md", ROOT / "benchmarks" / "results" / "sb3"
-BEGIN, END = "<!-- python benchmarks/sb3_dropin.py --write -->", "<!-- end of sb3_dropin.py -->"
-ARMS = ("plain", "lambda")
+BEGIN, END = "<!-- python benchmarks/sb3_dropin.py --write: {} -->", "<!-- end of {} -->"
+ARMS = {"plain": "Stable-Baselines3's", "lambda": "LambdaReplayBuffer"}
+SETTINGS: dict[str, dict[str, Any]] = {  # what differs from the defaults, one at a time
+    "peng-0": {"estimator": "peng:0"},
+    "peng-0.4": {"estimator": "peng:0.4"},
+    "peng-0.9": {"estimator": "peng:0.9"},
+    "watkins-0.7": {"estimator": "watkins:0.7"},
+    "updates-25": {"updates_per_refresh": 25},
+    "updates-400": {"updates_per_refresh": 400},
+    "cache-2500": {"cache_size": 2_500},
+    "priority-0.1": {"priority": 0.1},
+}
+SETTINGS_TASK = "dqn-cartpole"
 GAMES = 50  # played after training, without exploration
 BINS = 20  # of a learning curve
 
@@ -69,25 +82,29 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="instead of the zoo's")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--write", action="store_true", help="only write the table into docs/sb3.md")
+    parser.add_argument("--settings", action="store_true", help=f"other settings of the buffer, on {SETTINGS_TASK}")
+    parser.add_argument("--write", action="store_true", help="only write the tables into docs/sb3.md")
     parser.add_argument("--run", nargs=4, metavar=("TASK", "ARM", "SEED", "STEPS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run is not None:
         task, arm, seed, steps = options.run
         print(json.dumps(measure(task, arm, int(seed), int(steps))))
     elif options.write:
-        write_table(options.out)
+        write_tables(options.out)
+    elif options.settings:
+        run_missing([SETTINGS_TASK], [*ARMS, *SETTINGS], options.seeds, options.steps, options.out)
+        print(settings_table(read_runs(options.out)))
     else:
-        run_missing(options.only, options.seeds, options.steps, options.out)
-        print(make_table(options.out))
+        run_missing(options.only, list(ARMS), options.seeds, options.steps, options.out)
+        print(tasks_table(read_runs(options.out)))
 
 
-def run_missing(tasks: list[str], seeds: int, steps: int | None, out: Path) -> None:
+def run_missing(tasks: list[str], arms: list[str], seeds: int, steps: int | None, out: Path) -> None:
     """Run every task, arm and seed whose file does not exist."""
     out.mkdir(parents=True, exist_ok=True)
     for seed in range(1, seeds + 1):
         for task in tasks:
-            for arm in ARMS:
+            for arm in arms:
                 run_one(out / f"{task}-{arm}-{seed}.json", task, arm, seed, steps or TASKS[task][2])
 
 
@@ -118,7 +135,8 @@ def measure(task: str, arm: str, seed: int, steps: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     agent, env, _, zoo = TASKS[task]
-    changes = {} if arm == "plain" else {"replay_buffer_class": LambdaReplayBuffer}
+    ours = {"replay_buffer_class": LambdaReplayBuffer, "replay_buffer_kwargs": SETTINGS.get(arm, {})}
+    changes = {} if arm == "plain" else ours
     # A window of all steps keeps every episode.
     arguments = {"seed": seed, "device": "cpu", "stats_window_size": steps, **zoo, **changes}
     model = getattr(stable_baselines3, agent)("MlpPolicy", env, **arguments)
@@ -146,25 +164,44 @@ def measure(task: str, arm: str, seed: int, steps: int) -> dict[str, Any]:
     }
 
 
-def make_table(out: Path) -> str:
-    """The finished runs, a row per task and arm."""
-    runs = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+def read_runs(out: Path) -> list[dict[str, Any]]:
+    """The finished runs."""
+    return [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+
+
+def tasks_table(runs: list[dict[str, Any]]) -> str:
+    """A row per task and buffer."""
     lines = [
         "| agent, task | steps | buffer | seeds | final score | score in training | minutes |",
         "|---|---|---|---|---|---|---|",
     ]
     for task, (agent, env, _, _) in TASKS.items():
-        for arm, buffer in zip(ARMS, ("Stable-Baselines3's", "LambdaReplayBuffer"), strict=True):
+        for arm, buffer in ARMS.items():
             found = [run for run in runs if (run["task"], run["arm"]) == (task, arm)]
             if found:
                 steps = " / ".join(f"{steps:,}" for steps in sorted({run["steps"] for run in found}))
-                finals = [statistics.mean(run["final_scores"]) for run in found]
-                cells = [spread(finals), spread([run["training_score"] for run in found])]
-                minutes = statistics.mean(run["cpu_seconds"] for run in found) / 60
-                lines.append(
-                    f"| {agent}, {env} | {steps} | {buffer} | {len(found)} | {' | '.join(cells)} | {minutes:.1f} |"
-                )
+                lines.append(f"| {agent}, {env} | {steps} | {buffer} | {len(found)} | {results(found)} |")
     return "\n".join(lines)
+
+
+def settings_table(runs: list[dict[str, Any]]) -> str:
+    """A row per changed setting."""
+    lines = ["| setting | seeds | final score | score in training | minutes |", "|---|---|---|---|---|"]
+    changes = {
+        arm: ", ".join(f"`{name}={value!r}`" for name, value in changed.items()) for arm, changed in SETTINGS.items()
+    }
+    for arm, words in {"lambda": "the defaults", **changes}.items():
+        found = [run for run in runs if (run["task"], run["arm"]) == (SETTINGS_TASK, arm)]
+        if found:
+            lines.append(f"| {words} | {len(found)} | {results(found)} |")
+    return "\n".join(lines)
+
+
+def results(runs: list[dict[str, Any]]) -> str:
+    """The last columns of a row: final score, score in training, minutes."""
+    finals = [statistics.mean(run["final_scores"]) for run in runs]
+    minutes = statistics.mean(run["cpu_seconds"] for run in runs) / 60
+    return f"{spread(finals)} | {spread([run['training_score'] for run in runs])} | {minutes:.1f}"
 
 
 def spread(values: list[float]) -> str:
@@ -172,12 +209,15 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
 
 
-def write_table(out: Path) -> None:
-    """Replace what stands between the two markers on the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n{make_table(out)}\n{END}{tail}", encoding="utf-8")
+def write_tables(out: Path) -> None:
+    """Replace what stands between the markers on the page."""
+    page, runs = PAGE.read_text(encoding="utf-8"), read_runs(out)
+    for name, table in {"tasks": tasks_table(runs), "settings": settings_table(runs)}.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        head, _, rest = page.partition(begin)
+        _, _, tail = rest.partition(end)
+        page = f"{head}{begin}\n{table}\n{end}{tail}"
+    PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
