@@ -6,6 +6,7 @@ STAMP   := .venv/.setup-complete
 BEGUN   := .venv/.setup-begun
 PIP     := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
 LOG     := .venv/setup.log
+PEERS   := .venv/peers
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10
 
@@ -14,11 +15,11 @@ DEMO_TRAIN := train minatar/breakout --steps 400000
 DEMO_WATCH := watch
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check torture bench clean
+.PHONY: help setup demo test check peers torture bench clean
 
 # One arithmetic thread per worker: two workers with a thread pool each would compete for the cores.
-test check torture: export OMP_NUM_THREADS := 1
-test check torture: export OPENBLAS_NUM_THREADS := 1
+test check peers torture: export OMP_NUM_THREADS := 1
+test check peers torture: export OPENBLAS_NUM_THREADS := 1
 
 help: ## list the targets
 	@awk -F ':[^#]*## ' '/^[a-z]+:[^#]*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +54,18 @@ check: setup ## run everything a change must pass: format, lint, types, tests (i
 	@echo "— lint";   $(BIN)/ruff check .
 	@echo "— types";  $(BIN)/mypy
 	@echo "— tests";  $(PYTEST)
+
+peers: $(PEERS)/.setup-complete ## run the tests that need other libraries, which have an environment of their own
+	@$(PEERS)/bin/python -m pytest -m peers --durations 5 $$(grep -l 'pytest.mark.peers' tests/test_*.py)
+
+# They want other versions than constraints.txt has.
+$(PEERS)/.setup-complete: pyproject.toml constraints.txt | setup
+	@echo "Setting up $(PEERS) with Tianshou, TorchRL, rlax and sb3-contrib. The log is $(LOG)."
+	@$(PYTHON) -m venv --clear $(PEERS)
+	@for packages in "$$(grep '^torch==' constraints.txt)" "-e .[bench] pytest hypothesis"; do \
+		$(PEERS)/bin/python -m pip install --disable-pip-version-check --progress-bar off $$packages || exit 1; \
+	done >$(LOG) 2>&1 || { tail -n 20 $(LOG); echo "The set-up failed; run make peers again." >&2; exit 1; }
+	@touch $@
 
 torture: setup ## run the long tests: kill and resume, many seeds
 	@$(PYTEST) -m torture

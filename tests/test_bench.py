@@ -199,12 +199,9 @@ def test_a_peer_that_fails_costs_one_line_and_its_row() -> None:
     assert "NoSuchEnvironment" in found["skipped"]["dqn on cartpole, 1 environment(s)"]
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("name", [name for name, contender in CONTENDERS.items() if not contender.is_ours])
 def test_a_peer_runs_at_equal_settings(name: str) -> None:
-    package = CONTENDERS[name].package
-    assert package is not None
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
     values = harness.run_task("speed", job_to_dict(Job(TINY, name, 2, 1, 0.01)), 1, allowed_cores()[:1])
     assert values["parameters"] == 17_410
     assert values["steps"] % 8 == 0  # whole cycles: four steps of each environment, two updates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import subprocess
@@ -19,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "examples"
 PYTEST_EXAMPLE = FOLDER / "test_your_returns.py"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path != PYTEST_EXAMPLE)
 # Large, and Tianshou refuses the pandas of the other packages: they are in the extra bench, not in dev.
-APART = {"tianshou_agent": "tianshou", "torchrl_agent": "torchrl"}
+APART = {"tianshou_agent", "torchrl_agent"}
 
 
 def test_there_is_an_example_for_each_library_that_the_readme_names() -> None:
@@ -51,11 +50,12 @@ def test_an_example_uses_public_names_alone(path: Path) -> None:
     assert used <= set(lambda_replay.__all__)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.peers] if path.stem in APART else []) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_an_example_learns(path: Path) -> None:
-    library = APART.get(path.stem)
-    if library is not None and importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install -e '.[bench]' in an environment of its own")
     arguments = ["--total-timesteps", "12000"] if path.stem == "cleanrl_style" else ["12000"]
     quiet = {**os.environ, "RL_LOGGING_LEVEL": "WARNING"}  # TorchRL logs to standard output
     command = [sys.executable, str(path), *arguments]

@@ -33,7 +33,7 @@ from stable_baselines3.her import HerReplayBuffer
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.sb3 import AttachCallback, LambdaReplayBuffer
-from lambda_replay.sb3.critics import ignores_next_states, make_critic, propose_sac
+from lambda_replay.sb3.critics import ignores_next_states, propose_sac
 from lambda_replay.sb3.settings import Settings
 
 DISCRETE, CONTINUOUS = spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
@@ -822,13 +822,22 @@ def test_an_estimator_that_needs_finitely_many_actions_is_rejected_at_once(estim
     play(make_model(DQN, Counting(), estimator=estimator), 60).sample(16)
 
 
-class CrossQ(OffPolicyAlgorithm):
-    """Has the name of sb3-contrib's agent, which is not installed with Stable-Baselines3."""
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("CrossQ", "its BatchNorm needs the next states in every training batch"),
+        ("TQC", "its critics are distributions"),
+        ("QRDQN", "its critics are distributions"),
+    ],
+)
+def test_agents_that_cannot_learn_from_a_cache_are_rejected(name: str, reason: str) -> None:
+    import sb3_contrib
 
-
-def test_agents_that_need_next_states_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="does not work with CrossQ: its BatchNorm needs the next states"):
-        make_critic(CrossQ.__new__(CrossQ), lambda states: states, "step")
+    space = DISCRETE if name == "QRDQN" else CONTINUOUS
+    model = make_model(getattr(sb3_contrib, name), Counting(space))
+    with pytest.raises(ConfigError, match=f"does not work with {name}: {reason}"):
+        model.replay_buffer.attach(model)
 
 
 def test_a_buffer_of_another_model_is_rejected() -> None:

@@ -835,9 +835,9 @@ PAGE = peers_returns.PAGE.read_text(encoding="utf-8")
 AS_MEANT = [peer for peer in peers_returns.PEERS if peer.package == "rlax" and "one λ" not in peer.call]
 
 
+@pytest.mark.peers
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of packages that rlax imports
 def test_rlax_passes() -> None:
-    pytest.importorskip("rlax", reason="rlax needs a nightly build of TensorFlow Probability, which we do not install")
     for peer in AS_MEANT:
         testing.check(peer.function, peer.estimator)
 
