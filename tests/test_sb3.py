@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import logging
 import re
 import subprocess
@@ -832,10 +833,8 @@ def test_an_estimator_that_needs_finitely_many_actions_is_rejected_at_once(estim
     ],
 )
 def test_agents_that_cannot_learn_from_a_cache_are_rejected(name: str, reason: str) -> None:
-    import sb3_contrib
-
-    space = DISCRETE if name == "QRDQN" else CONTINUOUS
-    model = make_model(getattr(sb3_contrib, name), Counting(space))
+    algorithm = getattr(importlib.import_module("sb3_contrib"), name)
+    model = make_model(algorithm, Counting(DISCRETE if name == "QRDQN" else CONTINUOUS))
     with pytest.raises(ConfigError, match=f"does not work with {name}: {reason}"):
         model.replay_buffer.attach(model)
 

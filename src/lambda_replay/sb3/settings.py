@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
 from typing import Any, Literal
+
+import numpy as np
 
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.estimator_names import parse_estimator
@@ -39,8 +40,7 @@ class Settings:
         for name in ("cache_size", "block_length", "updates_per_refresh", "frame_stack"):
             _require(_is_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number, 1 or more")
         _require(_is_whole(self.tail, 0), "tail", self.tail, "a whole number of steps, 0 or more")
-        is_share = isinstance(self.priority, Real) and 0 <= self.priority <= 1
-        _require(is_share, "priority", self.priority, "a number from 0 to 1")
+        _require(_is_share(self.priority), "priority", self.priority, "a number from 0 to 1")
         _require(self.critic_minimum in ("step", "return"), "critic_minimum", self.critic_minimum, "step or return")
         _require(
             self.cache_size >= self.block_length, "cache_size", self.cache_size, f"{self.block_length} rows or more"
@@ -59,7 +59,11 @@ class Settings:
 
 
 def _is_whole(value: object, lowest: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= lowest
+    return not isinstance(value, bool) and isinstance(value, int | np.integer) and bool(value >= lowest)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, float | int | np.floating) and bool(0 <= value <= 1)
 
 
 def _require(is_sound: bool, name: str, value: object, wanted: str) -> None:
