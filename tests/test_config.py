@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from lambda_replay.config import CacheConfig, ExplorationConfig, MemoryConfig, N
 from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import make_config
 
+RESULTS = sorted((Path(__file__).parents[1] / "results" / "atari").glob("*-atari-*/config.json"))
 ATARI = make_config("atari/pong", "paper")
 MINATAR = make_config("minatar/breakout")
 # With fixed numbers, so that tuning a preset changes nothing here.
@@ -329,6 +331,19 @@ def test_a_saved_config_with_a_missing_setting_is_refused(name: str) -> None:
     del values[name]
     with pytest.raises(ConfigError, match=rf"the setting {name} is missing"):
         from_dict(values)
+
+
+def test_a_config_of_an_earlier_version_means_what_it_meant() -> None:
+    values = to_dict(make_config("CartPole-v1", agent="drqn-lambda"))
+    del values["scale"]
+    config = from_dict(values)
+    assert config.scale == ()
+    assert from_dict(to_dict(config)) == config
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
+def test_the_runs_in_results_can_be_read(path: Path) -> None:
+    assert from_dict(json.loads(path.read_text())).env.startswith("atari/")
 
 
 def test_a_saved_config_with_a_missing_or_unknown_nested_setting_is_refused() -> None:

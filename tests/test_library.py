@@ -294,6 +294,7 @@ def test_a_built_in_estimator_has_its_spelling_as_a_name(spelling: str) -> None:
         ("Pendulum-v1", "td3-lambda", {}),
         ("CartPole-v1", "dqn-lambda", {"observe": [2, 0]}),
         ("CartPole-v1", "drqn-lambda", {"observe": [0, 2], "recurrence": {"reward": True}}),
+        ("CartPole-v1", "dqn-lambda", {"observe": [3, 0, 2], "scale": [0.5, 1, 10]}),
         ("Pendulum-v1", "sdqn-lambda", {}),
     ],
 )

@@ -244,6 +244,7 @@ class RunConfig:
     discount: float = 0.99  # γ; paper 0.99
     flicker: float = 0.0  # probability that a pixel observation is blanked; paper 0
     observe: tuple[int, ...] = ()  # components of a vector observation that are seen, from 0; empty: all; paper all
+    scale: tuple[float, ...] = ()  # factors of the components of a vector observation that are seen; empty, paper: none
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
     threads: int | None = None  # arithmetic threads, which affect the last bits; None: chosen for machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
@@ -276,6 +277,11 @@ class RunConfig:
             max(self.observe, default=0) <= LARGEST_NUMBER,
             f"observe is {' '.join(map(shown, self.observe))}; give numbers up to {LARGEST_NUMBER}.",
             "observe",
+        )
+        require(
+            all(0 < factor < math.inf for factor in self.scale),
+            f"scale is {' '.join(map(shown, self.scale))}; give numbers above 0.",
+            "scale",
         )
         require(self.seed >= 0, f"seed is {self.seed}; give a whole number of 0 or more.", "seed")
         for name in ("checkpoint_every", "evaluate_every", "film_every"):

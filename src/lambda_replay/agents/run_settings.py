@@ -18,6 +18,8 @@ from lambda_replay.errors import ConfigError
 
 ALGORITHM = "algorithm"  # the field whose own fields appear next to the run's in files and on the command line
 _FAMILIES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # tables that are None by default
+# Settings that older configs lack, with the values that stand for what was done before these settings existed.
+ADDED: dict[str, Any] = {"scale": []}
 _WANTED = {
     "int": "a whole number",
     "float": "a number",
@@ -36,7 +38,8 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The config that ``to_dict`` wrote; every setting must be present."""
+    """The config that ``to_dict`` wrote, now or in an earlier version; every other setting must be present."""
+    values = _with_added(values)
     name = values.get("agent", RunConfig.agent)
     kind = agent_kind(name if isinstance(name, str) else json.dumps(name, default=str))
     own = [field.name for field in fields(kind.config)]
@@ -49,6 +52,13 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     of_agent = {name: value for name, value in values.items() if name in own}
     own_type: Any = kind.config
     return plain(_read(run_type(own_type), {**of_run, ALGORITHM: of_agent}))
+
+
+def _with_added(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete a config of an earlier version; a table of settings is completed where there is one."""
+    return merge(
+        {name: added for name, added in ADDED.items() if name in values or not isinstance(added, Mapping)}, values
+    )
 
 
 def override(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:

@@ -11,6 +11,7 @@ from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
 from lambda_replay.envs.observe import Observe
+from lambda_replay.envs.scale import Scale
 from lambda_replay.errors import ConfigError
 from lambda_replay.extras import needed_for
 
@@ -23,11 +24,13 @@ def make_environment(config: RunConfig, given: Any = None) -> Environment:
     environment = make_bare_environment(config, given)
     if config.observe:
         environment = Observe(environment, config.observe)
+    if config.scale:
+        environment = Scale(environment, config.scale)
     return Flicker(environment, config.flicker) if config.flicker > 0 else environment
 
 
 def make_bare_environment(config: RunConfig, given: Any = None) -> Environment:
-    """The same without flicker."""
+    """The same without the wrappers: it shows all of every observation, in the environment's own units."""
     game = config.env.partition("/")[2]
     if config.atari is not None:  # RunConfig ensures that the name matches
         return Atari(game, config.atari)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
@@ -184,10 +185,14 @@ def _forms(config: RunConfig, env: Any) -> Forms:
     environment.close()  # what follows needs its spaces only
     has_forms = hasattr(environment, "stored")
     forms = Forms(environment.stored, environment.native) if has_forms else plain_forms(environment.spec)
-    if not config.observe:
-        return forms
-    seen = list(config.observe)
-    return forms._replace(stored=lambda observation: forms.stored(observation)[seen])
+    seen = list(config.observe) or slice(None)
+    factors = np.array(config.scale, np.float32)
+
+    def stored(observation: Any) -> NDArray[Any]:
+        own = forms.stored(observation)[seen]
+        return own * factors if config.scale else own
+
+    return forms._replace(stored=stored)
 
 
 def _summary(run: Run) -> TrainedRun:
