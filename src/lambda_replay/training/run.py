@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ class Run:
         self._environments, self._beside, self._lock = environments, beside, lock
         self._checksums = MemoryChecksums()
         self._resumed_at: int | None = None
+        self.is_saving = False  # a checkpoint or the final weights
         self._is_leaving = False
 
     def close(self) -> None:
@@ -178,7 +179,8 @@ class Run:
             raise
         finally:
             self._close_files()
-        self._save_final_weights()
+        with self._saving():
+            self._save_final_weights()
         on_event(Finished(self.loop.step, self.loop.score, self.path))
 
     def _record(self, event: Event, log: RunLog) -> Iterator[RunEvent]:
@@ -203,8 +205,17 @@ class Run:
             yield self._beside.filmer.film(self.path, step, self.weights())
         interval = config.checkpoint_interval
         if interval > 0 and (self._is_leaving or (step - config.memory.start) % interval == 0):
-            self._checkpoint(step, log)
+            with self._saving():
+                self._checkpoint(step, log)
             yield Checkpointed(step)
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        self.is_saving = True
+        try:
+            yield
+        finally:
+            self.is_saving = False
 
     def _evaluate(self, step: int, log: RunLog) -> Evaluated:
         assert self._beside.evaluator is not None
