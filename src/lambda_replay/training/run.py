@@ -171,6 +171,8 @@ class Run:
             self._agent.check_finite()
             if self._beside.evaluator is not None:
                 on_event(self._evaluate(self.loop.step, self.log))
+            if self._beside.filmer is not None:
+                on_event(self._beside.filmer.film(self.path, self.loop.step, self.weights()))
             self.log.sync()
         except DivergenceError as error:
             raise self._record_divergence(error) from None
