@@ -310,6 +310,20 @@ def test_a_longer_run_is_one_that_was_planned_so_long(tmp_path: Path, values: di
     assert saved_steps(finished)  # it still keeps its memory
 
 
+@pytest.mark.parametrize(("steps", "last"), [(420, 360), (421, 420)])
+def test_a_run_that_keeps_its_memory_goes_on_from_its_last_boundary(tmp_path: Path, steps: int, last: int) -> None:
+    """Otherwise there would be checkpoints at 120 and 480 only."""
+    config = small_config(CHAIN, steps=steps, checkpoint_every=360)
+    whole = train_to_end(tmp_path / "whole", override(config, {"steps": 660}))
+    short = train_to_end(tmp_path / "short", config)
+    run = keep(tmp_path / "run", config)
+    assert not differences(short, run)
+    assert saved_steps(run)[0] == last
+    assert not differences(whole, extended(run, steps=660))
+    (note,) = read_provenance(run)["notes"]
+    assert note.startswith(f"extended at step {last}:")
+
+
 def test_a_run_without_a_checkpoint_starts_over_with_the_new_length(tmp_path: Path) -> None:
     train_until(tmp_path / "run", small_config(CHAIN), 60)
     assert not saved_steps(tmp_path / "run")

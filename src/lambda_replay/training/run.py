@@ -205,11 +205,19 @@ class Run:
             yield self._evaluate(step, log)
         if self._beside.filmer is not None and config.is_due(config.film_every, step):
             yield self._beside.filmer.film(self.path, step, self.weights())
-        interval = config.checkpoint_interval
-        if interval > 0 and (self._is_leaving or (step - config.memory.start) % interval == 0):
+        if self._is_checkpoint_due(step):
             with self._saving():
                 self._checkpoint(step, log)
             yield Checkpointed(step)
+
+    def _is_checkpoint_due(self, step: int) -> bool:
+        """Every interval, where the run is to stop and, if it keeps its memory, at its last boundary: to go on from."""
+        interval = self.config.checkpoint_interval
+        if interval == 0:
+            return False
+        is_last = self.config.steps - step <= self.config.algorithm.boundary_every
+        is_regular = (step - self.config.memory.start) % interval == 0
+        return self._is_leaving or is_regular or (is_last and keeps_memory(self.path))
 
     @contextmanager
     def _saving(self) -> Iterator[None]:
@@ -308,12 +316,16 @@ def finish_run(path: str | os.PathLike[str]) -> None:
     """Remove what a finished run no longer needs, the memory's files and the checkpoints, unless told to keep them."""
     path = Path(path)
     assert is_finished(path)
-    try:
-        keeps_memory = read_provenance(path).get("keep_memory") is not False
-    except DamageError:
-        keeps_memory = True  # what was asked for is unknown
-    if not keeps_memory:
+    if not keeps_memory(path):
         clear_run(path)
+
+
+def keeps_memory(path: Path) -> bool:
+    """Whether the memory's files and the checkpoints stay when the run is finished."""
+    try:
+        return read_provenance(path).get("keep_memory") is not False
+    except DamageError:
+        return True  # what was asked for is unknown
 
 
 def train_run(
