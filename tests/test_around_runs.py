@@ -11,6 +11,7 @@ import os
 import random
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,20 @@ def test_a_longer_run_is_one_that_was_planned_so_long(tmp_path: Path, values: di
     assert saved_steps(finished)  # it still keeps its memory
 
 
+@pytest.mark.parametrize(("steps", "last"), [(420, 360), (421, 420)])
+def test_a_run_that_keeps_its_memory_goes_on_from_its_last_boundary(tmp_path: Path, steps: int, last: int) -> None:
+    """Otherwise there would be checkpoints at 120 and 480 only."""
+    config = small_config(CHAIN, steps=steps, checkpoint_every=360)
+    whole = train_to_end(tmp_path / "whole", override(config, {"steps": 660}))
+    short = train_to_end(tmp_path / "short", config)
+    run = keep(tmp_path / "run", config)
+    assert not differences(short, run)
+    assert saved_steps(run)[0] == last
+    assert not differences(whole, extended(run, steps=660))
+    (note,) = read_provenance(run)["notes"]
+    assert note.startswith(f"extended at step {last}:")
+
+
 def test_a_run_without_a_checkpoint_starts_over_with_the_new_length(tmp_path: Path) -> None:
     train_until(tmp_path / "run", small_config(CHAIN), 60)
     assert not saved_steps(tmp_path / "run")
@@ -454,6 +469,50 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     send = signal_at(200, signal.SIGINT, signal.SIGTERM)
     monkeypatch.setattr("lambda_replay.cli.display.Display.on_event", lambda self, event: send(event))
     with pytest.raises(KeyboardInterrupt, match=r"steps will be repeated"):
+        conduct(run, has_tensorboard=False)
+    assert saved_steps(run.path) == [120]
+
+
+def slow_disk(monkeypatch: pytest.MonkeyPatch, *signals: int) -> None:
+    """Let every fsync of a run that is to stop take longer than it has; the first after step 240 sends ``signals``."""
+    fsync, signals_left = os.fsync, list(signals)
+
+    def fsync_slowly(descriptor: int) -> None:
+        if signals_left and (Path(f"/proc/self/fd/{descriptor}").resolve().parent.name == "240"):
+            os.kill(os.getpid(), signals_left.pop(0))
+        if signal.getitimer(signal.ITIMER_REAL)[0] > 0:
+            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+        while signal.getitimer(signal.ITIMER_REAL)[0] > 0:
+            time.sleep(1e-3)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync_slowly)
+    monkeypatch.setattr(leaving, "GRACE_SECONDS", 1_000.0)
+
+
+@pytest.mark.parametrize("when", ["before the save", "during the save"])
+def test_time_does_not_run_out_while_a_checkpoint_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Whether the signal came before the boundary at 240 or while its checkpoint was written."""
+    is_before = when == "before the save"
+    config = small_config(CHAIN, checkpoint_every=240 if is_before else 120)
+    whole = train_to_end(tmp_path / "whole", config)
+    slow_disk(monkeypatch, *(() if is_before else (signal.SIGTERM,)))
+    run = start_run(tmp_path / "run", config)
+    send = signal_at(200, *((signal.SIGTERM,) if is_before else ()))
+    monkeypatch.setattr("lambda_replay.cli.display.Display.on_event", lambda self, event: send(event))
+    with pytest.raises(KeyboardInterrupt, match=r"stopped at step 240; .*\(0 steps will be repeated\)"):
+        conduct(run, has_tensorboard=False)
+    assert saved_steps(run.path) == [240, 120]
+    assert resume_to_end(run.path) == []
+    assert not differences(whole, run.path)
+
+
+def test_a_second_signal_stops_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_disk(monkeypatch, signal.SIGTERM, signal.SIGINT)
+    run = start_run(tmp_path / "run", small_config(CHAIN, checkpoint_every=120))
+    with pytest.raises(KeyboardInterrupt, match=r"stopped at step 240; .*\(120 steps will be repeated\)"):
         conduct(run, has_tensorboard=False)
     assert saved_steps(run.path) == [120]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from lambda_replay.analysis.comparison import compare_runs, differing_settings
 from lambda_replay.analysis.records import Episodes, Run, RunRecord, Timing
 from lambda_replay.cli.main import main
+
+STUDIES = Path(__file__).resolve().parents[1] / "docs" / "studies.md"
 
 
 def write_run(path: Path, scores: list[float], *, is_finished: bool = True, **settings: Any) -> Path:
@@ -78,6 +81,22 @@ def test_json_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert found["runs"][1]["seed"] == 7
     assert found["differences"] == {"steps": {"a": 20, "b": 0}}
     assert (tmp_path / "both.png").exists()
+
+
+def test_the_documentation_has_every_column_and_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the table of two environments, wide enough for a header of one line, and of JSON."""
+    monkeypatch.setenv("COLUMNS", "200")
+    runs = [str(write_run(tmp_path / name, [1.0, 2.0], env=name)) for name in ("a", "b")]
+    picture = str(tmp_path / "both.png")
+    assert main(["compare", *runs, "--out", picture]) == 0
+    (header,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("run ")]
+    assert main(["compare", *runs, "--json", "--out", picture]) == 0
+    fields = list(json.loads(capsys.readouterr().out)["runs"][0])
+    rows = re.findall(r"^\| ?([a-z0-9 ]*?) ?\| `(\w+)` \|", STUDIES.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [column for column, _ in rows if column] == re.split(r"\s{2,}", header.strip())
+    assert sorted(field for _, field in rows) == sorted(fields)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ import lambda_replay as lr
 from lambda_replay.agents.run_settings import to_dict
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import make_environment
-from lambda_replay.errors import EnvironmentFault
 from lambda_replay.replay.estimator_names import name_of_estimator, parse_estimator
 from lambda_replay.training import events
 from lambda_replay.training.library import nested
@@ -139,8 +138,8 @@ def test_the_callback_hears_everything_in_order(tmp_path: Path) -> None:
     assert [event.step for event in heard if isinstance(event, events.Learned)] == [120, 180, 240, 300, 360, 420]
     assert [event.step for event in heard if isinstance(event, events.Checkpointed)] == [120, 180, 240, 300, 360]
     assert [event.step for event in heard if isinstance(event, events.Evaluated)] == [240, 360, 420]
-    (film,) = [event for event in heard if isinstance(event, events.Filmed)]
-    assert film.path == run.path / "films" / "360.gif"
+    films = [event for event in heard if isinstance(event, events.Filmed)]
+    assert [film.path for film in films] == [run.path / "films" / "360.gif", run.path / "films" / "420.gif"]
     games = [event for event in heard if isinstance(event, events.GameEnd)]
     assert len(games) == json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])["episodes"]
     assert heard[-1] == events.Finished(420, run.score, run.path)
@@ -183,6 +182,8 @@ def test_what_the_callback_raises_stops_the_run_which_can_be_resumed(tmp_path: P
         ({"stop_at_score": float("inf")}, "stop_at_score"),
         ({"evaluate_games": 0}, "evaluate_games is 0; give a number above 0"),
         ({"film_every": -1}, "film_every is -1; give 0 or more"),
+        ({"estimator": 0.7}, "estimator is 0.7; give a callable or, to train, a name such as 'peng:0.7'"),
+        ({"on_event": 3}, "on_event is 3; give a function that takes an event"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_written(tmp_path: Path, arguments: Any, words: str) -> None:
@@ -226,9 +227,18 @@ def test_one_environment_is_not_enough_for_several(tmp_path: Path) -> None:
 
 
 def test_what_is_not_an_environment_is_said(tmp_path: Path) -> None:
-    for wrong in (lambda: "CartPole-v1", 5):
-        with pytest.raises((lr.ConfigError, EnvironmentFault), match=r"gymnasium\.Env|not callable"):
+    several = gymnasium.make_vec("CartPole-v1", num_envs=2)
+    remedy = r"; give the name of an environment, a gymnasium\.Env, or a function that returns one"
+    for wrong, words in (
+        (None, "env is None"),
+        (5, "env is int"),
+        (several, "env is CartPoleVectorEnv"),
+        (lambda: several, "env returned CartPoleVectorEnv"),
+        (lambda: "CartPole-v1", "env returned str"),
+    ):
+        with pytest.raises(lr.ConfigError, match=words + remedy) as refused:
             lr.train(wrong, out=tmp_path / "run", **SMALL)
+        assert ("envs=N" in str(refused.value)) == ("Vector" in words)
     with pytest.raises(lr.ConfigError, match="without render_mode"):
         lr.train(LinearChain, out=tmp_path / "run", **{**SMALL, "film_every": 60})
     assert not list(tmp_path.iterdir())
@@ -246,7 +256,7 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
     lr.resume(tmp_path / "run", network=make())
     assert not differences(whole.path, tmp_path / "run")
     assert lr.load(whole.path, network=make(), weights="best").act(np.zeros(4)) in (0, 1)
-    with pytest.raises(lr.ConfigError, match="weights belong to another network"):
+    with pytest.raises(lr.ConfigError, match=r"belong to another network; .*lr\.load\(run, network=…\)"):
         lr.load(whole.path)
     with pytest.raises(lr.ConfigError, match="agent sac-lambda takes no network of your own"):
         lr.train("Pendulum-v1", out=tmp_path / "none", network=make(), steps=100)
@@ -273,6 +283,9 @@ def test_an_estimator_of_ones_own(tmp_path: Path) -> None:
         lr.train("CartPole-v1", out=tmp_path / "run", estimator=local, on_event=stop_at(350), **SMALL)
     with pytest.raises(lr.ConfigError, match="pass it again as estimator="):
         lr.resume(tmp_path / "run")
+    for wrong in ({"estimator": "peng:0.5"}, {"on_event": 3}):
+        with pytest.raises(lr.ConfigError, match="; give a "):
+            lr.resume(tmp_path / "run", **wrong)
     lr.resume(tmp_path / "run", estimator=half)
     assert not differences(tmp_path / "2", tmp_path / "run")
 
@@ -369,5 +382,8 @@ def test_load_refuses_what_has_no_weights(tmp_path: Path) -> None:
     path = train_to_end(tmp_path / "run", small_config())
     with pytest.raises(lr.ConfigError, match="no best weights"):
         lr.load(path, weights="best")
+    wrong: Any = "beste"
+    with pytest.raises(lr.ConfigError, match="weights is 'beste'; choose last or best"):
+        lr.load(path, weights=wrong)
     with pytest.raises(lr.ConfigError, match="there is no run"):
         lr.load(str(tmp_path / "nothing"))

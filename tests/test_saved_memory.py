@@ -124,6 +124,15 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         assert all(name.endswith(".npy") for name in file.namelist())
 
 
+def test_a_place_that_cannot_hold_the_file_is_refused(tmp_path: Path) -> None:
+    memory = filled(5)
+    with pytest.raises(lr.ConfigError, match=r"there is no directory .*nowhere for m\.npz; create it first"):
+        memory.save(tmp_path / "nowhere" / "m.npz")
+    with pytest.raises(lr.ConfigError, match="is a directory; give the name of a file"):
+        memory.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_interrupted_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "memory.npz"
     filled(20).save(path)

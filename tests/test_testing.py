@@ -818,6 +818,8 @@ def test_cases_that_a_function_cannot_express_are_skipped() -> None:
         ({"estimator": "pong"}, "there are no cases for 'pong'; choose one of peng, watkins, nstep"),
         ({"layout": "KT"}, "layout 'KT' is unknown; choose one of sequence, batch, time-first, ring"),
         ({"skip": ["no ends"]}, "skip names 'no ends', which is not a case of peng; choose from: no end; terminated"),
+        ({"skip": "tie"}, r"skip is the text 'tie'; give a list of names, such as \['tie'\]"),
+        ({"dtype": int}, "dtype is int64, which cannot hold the numbers; give a float such as float32"),
     ],
 )
 def test_mistakes_of_the_caller_are_explained(options: dict[str, Any], sentence: str) -> None:

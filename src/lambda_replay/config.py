@@ -248,9 +248,9 @@ class RunConfig:
     device: Device = "auto"  # where the network runs; auto: cuda, then mps, then cpu
     threads: int | None = None  # arithmetic threads, which affect the last bits; None: chosen for machine and network
     checkpoint_every: int = 50_000  # agent steps between checkpoints, rounded up to whole refreshes; 0: none
-    evaluate_every: int = 0  # agent steps between evaluations, rounded up to whole refreshes; 0: none
+    evaluate_every: int = 0  # agent steps between evaluations, rounded up to whole refreshes, and at the end; 0: none
     evaluate_games: int = 10  # whole games per evaluation, played greedily
-    film_every: int = 0  # agent steps between films of a greedy game, rounded up to whole refreshes; 0: none
+    film_every: int = 0  # agent steps between films of a greedy game, rounded up to refreshes, and at the end; 0: none
     stop_at_score: float | None = None  # stop once the mean score of the last 100 games is at least this; None: never
     max_game_steps: int = 500_000  # agent steps before a game is truncated; limits how much a resume replays
     memory: MemoryConfig = field(default_factory=MemoryConfig)

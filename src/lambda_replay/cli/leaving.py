@@ -17,15 +17,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def leaving_at_a_checkpoint(run: Run) -> Iterator[None]:
     """Gives the run a moment to reach a boundary and save a checkpoint there; then, or at a second signal, it stops.
 
-    Where it stops does not change the result: what was not saved is repeated exactly.
+    A save that has begun has all the time it needs. Where the run stops does not change the result: what was not saved
+    is repeated exactly.
     """
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
 
     def leave_soon(number: int, frame: FrameType | None) -> None:
-        for other in (*SIGNALS, signal.SIGALRM):
+        for other in SIGNALS:
             signal.signal(other, _leave_now)
+        signal.signal(signal.SIGALRM, out_of_time)
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
         run.leave_soon()
+
+    def out_of_time(number: int, frame: FrameType | None) -> None:
+        if not run.is_saving:  # else the run stops by itself as soon as it has saved
+            _leave_now(number, frame)
 
     try:
         if run.config.checkpoint_every > 0:

@@ -57,7 +57,7 @@ class GymnasiumEnvironment:
         self._guard = FaultGuard(env_id, wanted=f"{RESET}, and {STEP}")
         remedy = "fix the environment, or give it other env_args" if arguments else "fix the environment"
         with FaultGuard(env_id, remedy):
-            self._env = _make(env_id, self._arguments) if given is None else _take(env_id, given)
+            self._env = _make(env_id, self._arguments) if given is None else _take(given)
             try:
                 self._observation_space = self._env.observation_space  # a lookup through every wrapper, done once
                 self._convert, self._spec = _read_spaces(env_id, self._env)
@@ -146,7 +146,7 @@ class GymnasiumEnvironment:
                 "pass a function that returns it instead.",
                 "env",
             )
-        return _make(self._env_id, self._arguments) if self._given is None else _take(self._env_id, self._given)
+        return _make(self._env_id, self._arguments) if self._given is None else _take(self._given)
 
     def _rebuild_with_pictures(self) -> None:
         """Replace the environment with one that renders, brought to the same state by the same seed and actions.
@@ -185,13 +185,18 @@ class GymnasiumEnvironment:
         return number
 
 
-def _take(env_id: str, given: GymnasiumEnv | Callable[[], GymnasiumEnv]) -> GymnasiumEnv:
-    env: Any = given if isinstance(given, gymnasium.Env) else given()
-    if not isinstance(env, gymnasium.Env):
-        raise ConfigError(
-            f"{env_id} is {type(env).__name__}, not a gymnasium.Env; give one, or a function that returns one."
-        )
-    return env
+def _take(given: Any) -> GymnasiumEnv:
+    """The caller's environment, or what the caller's function returns."""
+    is_function = callable(given) and not isinstance(given, gymnasium.Env)
+    env: Any = given() if is_function else given
+    if isinstance(env, gymnasium.Env):
+        return env
+    several = " (several are made with envs=N)" if isinstance(env, gymnasium.vector.VectorEnv) else ""
+    raise ConfigError(
+        f"env {'returned' if is_function else 'is'} {type(env).__name__}; give the name of an environment, a "
+        f"gymnasium.Env, or a function that returns one{several}.",
+        "env",
+    )
 
 
 def _make(env_id: str, arguments: Mapping[str, Any]) -> GymnasiumEnv:

@@ -75,7 +75,10 @@ class QNetwork:
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         expected = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
         if expected != {name: tuple(value.shape) for name, value in weights.items()}:
-            raise ConfigError("the saved weights belong to another network; use the config they were trained with.")
+            raise ConfigError(
+                "the saved weights belong to another network; use the config they were trained with, and pass a "
+                "network of your own again: lr.load(run, network=…)."
+            )
         self.module.load_state_dict(weights)
 
 

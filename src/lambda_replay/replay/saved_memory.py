@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_replay.errors import DamageError
+from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.replay.data import Integers
 from lambda_replay.replay.ring import Ring
 from lambda_replay.replay.storable import check_sizes
@@ -57,6 +57,10 @@ def stored_slots(ring: Ring, written: list[int]) -> Integers:
 
 def write_memory(path: Path, settings: Settings, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the file whole or not at all."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no directory {path.parent} for {path.name}; create it first.")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; give the name of a file in it.")
     values = settings._asdict()
     values["columns"] = {name: [shape, np.dtype(dtype).str] for name, (shape, dtype) in settings.columns.items()}
     values["observation_dtype"] = settings.observation_dtype.str

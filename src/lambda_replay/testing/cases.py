@@ -133,6 +133,8 @@ def cases(estimator: str, *, layout: str = SEQUENCE, dtype: DTypeLike = np.float
         raise ConfigError(f"there are no cases for {estimator!r}; choose one of {', '.join(ESTIMATORS)}.")
     if layout not in LAYOUTS:
         raise ConfigError(f"layout {layout!r} is unknown; choose one of {', '.join(LAYOUTS)}.")
+    if not np.issubdtype(np.dtype(dtype), np.floating):
+        raise ConfigError(f"dtype is {np.dtype(dtype)}, which cannot hold the numbers; give a float such as float32.")
     return [_make_case(estimator, story, layout, np.dtype(dtype)) for story in stories(estimator)]
 
 

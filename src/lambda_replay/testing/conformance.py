@@ -56,6 +56,8 @@ def examine(
     tolerance: float = 1e-5,
 ) -> list[Verdict]:
     """The verdict on every case: what ``check`` knows, as values. Arguments are those of ``check``."""
+    if isinstance(skip, str):
+        raise ConfigError(f"skip is the text {skip!r}; give a list of names, such as [{skip!r}].")
     asked = cases(estimator, layout=layout, dtype=dtype)
     unknown = set(skip) - {case.name for case in asked}
     if unknown:

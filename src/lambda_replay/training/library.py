@@ -68,6 +68,7 @@ def train(
     ``on_event`` is called with everything that happens (``lambda_replay.training.events``).
     To resume a run with a ``network``, an ``env`` object or an ``estimator`` that no module has, pass it again.
     """
+    _check_callables(on_event, None if isinstance(estimator, str) else estimator)
     name, given = _name_environment(env)
     module, of_network = _split_network(network)
     values = nested({**settings, **of_network})
@@ -102,6 +103,7 @@ def resume(
     ``env``, ``estimator`` and ``network`` are needed exactly if ``train`` was given such objects.
     ``trust``: import the modules that a run names even if you did not create it.
     """
+    _check_callables(on_event, estimator)
     with given_estimator(read_config(Path(path)).estimator, estimator):
         run = resume_run(
             path,
@@ -149,6 +151,15 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _check_callables(on_event: Any, estimator: Any) -> None:
+    if not callable(on_event):
+        raise ConfigError(f"on_event is {on_event!r}; give a function that takes an event, or leave it out.")
+    if estimator is not None and not callable(estimator):
+        raise ConfigError(
+            f"estimator is {estimator!r}; give a callable or, to train, a name such as 'peng:0.7'.", "estimator"
+        )
+
+
 def _split_network(network: Any) -> tuple[nn.Module | None, dict[str, Any]]:
     """The caller's own module, or settings of the agent's network."""
     if network is None or isinstance(network, nn.Module):
@@ -164,6 +175,10 @@ def _name_environment(env: Any) -> tuple[str, Any]:
         if env.startswith(OBJECT):
             raise ConfigError(f"{env} is the name of an environment object; give the object itself.", "env")
         return env, None
+    if env is None:
+        raise ConfigError(
+            "env is None; give the name of an environment, a gymnasium.Env, or a function that returns one.", "env"
+        )
     kind = getattr(env, "__qualname__", type(getattr(env, "unwrapped", env)).__qualname__)
     return OBJECT + re.sub(r"[^A-Za-z0-9_]+", "-", kind).strip("-"), env
 

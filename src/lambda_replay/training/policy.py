@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -48,6 +48,8 @@ def load_policy(
     ``weights="best"``: those of its best evaluation. ``network`` and ``env`` are the user's own, as in training.
     ``may_import`` is called before importing an environment's module for a run that this user did not create.
     """
+    if weights not in get_args(Which):
+        raise ConfigError(f"weights is {weights!r}; choose last or best.")
     path = Path(path)
     config = read_config(path)
     check_trust(path, config, may_import)

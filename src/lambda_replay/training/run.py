@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ class Run:
         self._environments, self._beside, self._lock = environments, beside, lock
         self._checksums = MemoryChecksums()
         self._resumed_at: int | None = None
+        self.is_saving = False  # a checkpoint or the final weights
         self._is_leaving = False
 
     def close(self) -> None:
@@ -170,6 +171,8 @@ class Run:
             self._agent.check_finite()
             if self._beside.evaluator is not None:
                 on_event(self._evaluate(self.loop.step, self.log))
+            if self._beside.filmer is not None:
+                on_event(self._beside.filmer.film(self.path, self.loop.step, self.weights()))
             self.log.sync()
         except DivergenceError as error:
             raise self._record_divergence(error) from None
@@ -178,7 +181,8 @@ class Run:
             raise
         finally:
             self._close_files()
-        self._save_final_weights()
+        with self._saving():
+            self._save_final_weights()
         on_event(Finished(self.loop.step, self.loop.score, self.path))
 
     def _record(self, event: Event, log: RunLog) -> Iterator[RunEvent]:
@@ -201,10 +205,27 @@ class Run:
             yield self._evaluate(step, log)
         if self._beside.filmer is not None and config.is_due(config.film_every, step):
             yield self._beside.filmer.film(self.path, step, self.weights())
-        interval = config.checkpoint_interval
-        if interval > 0 and (self._is_leaving or (step - config.memory.start) % interval == 0):
-            self._checkpoint(step, log)
+        if self._is_checkpoint_due(step):
+            with self._saving():
+                self._checkpoint(step, log)
             yield Checkpointed(step)
+
+    def _is_checkpoint_due(self, step: int) -> bool:
+        """Every interval, where the run is to stop and, if it keeps its memory, at its last boundary: to go on from."""
+        interval = self.config.checkpoint_interval
+        if interval == 0:
+            return False
+        is_last = self.config.steps - step <= self.config.algorithm.boundary_every
+        is_regular = (step - self.config.memory.start) % interval == 0
+        return self._is_leaving or is_regular or (is_last and keeps_memory(self.path))
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        self.is_saving = True
+        try:
+            yield
+        finally:
+            self.is_saving = False
 
     def _evaluate(self, step: int, log: RunLog) -> Evaluated:
         assert self._beside.evaluator is not None
@@ -295,12 +316,16 @@ def finish_run(path: str | os.PathLike[str]) -> None:
     """Remove what a finished run no longer needs, the memory's files and the checkpoints, unless told to keep them."""
     path = Path(path)
     assert is_finished(path)
-    try:
-        keeps_memory = read_provenance(path).get("keep_memory") is not False
-    except DamageError:
-        keeps_memory = True  # what was asked for is unknown
-    if not keeps_memory:
+    if not keeps_memory(path):
         clear_run(path)
+
+
+def keeps_memory(path: Path) -> bool:
+    """Whether the memory's files and the checkpoints stay when the run is finished."""
+    try:
+        return read_provenance(path).get("keep_memory") is not False
+    except DamageError:
+        return True  # what was asked for is unknown
 
 
 def train_run(
