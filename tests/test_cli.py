@@ -872,6 +872,8 @@ def test_describe_says_what_a_run_would_be_and_writes_nothing(call: Any, tmp_pat
         assert words in answer.out
     for words in ("replay memory", "cache", "RAM in all", "time"):
         assert re.search(rf"^{words} +", answer.out, re.MULTILINE), words
+    assert re.search(r"^  threads +None$", answer.out, re.MULTILINE)  # as its help says: chosen for the machine
+    assert "atari" not in answer.out.replace("minatar", "")
     assert re.search(r"^cache +\S+ kB, and \S+ kB of Q-values while it is computed$", answer.out, re.MULTILINE)
     assert listing(tmp_path) == []
 

@@ -17,7 +17,7 @@ from lambda_replay.config import AtariConfig, MinAtarConfig, RunConfig, flatten
 from lambda_replay.errors import ConfigError
 
 ALGORITHM = "algorithm"  # the field whose own fields appear next to the run's in files and on the command line
-_FAMILIES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # tables that are None by default
+FAMILIES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # tables that are None by default
 # Settings that older configs lack, with the values that stand for what was done before these settings existed.
 ADDED: dict[str, Any] = {"scale": []}
 _WANTED = {
@@ -97,7 +97,7 @@ def _refuse_missing(values: Mapping[str, Any], owners: Iterable[Any], prefix: st
 def _tables(owner: Any) -> dict[str, Any]:
     """The settings of a config that are tables of settings themselves, and what each is."""
     tables = {name: hint for name, hint in get_type_hints(owner).items() if is_dataclass(hint)}
-    return {**tables, **_FAMILIES} if owner is RunConfig else tables
+    return {**tables, **FAMILIES} if owner is RunConfig else tables
 
 
 @cache

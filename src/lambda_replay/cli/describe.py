@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from lambda_replay.agents.run_settings import to_dict
+from lambda_replay.agents.run_settings import FAMILIES, to_dict
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.options import DescribeOptions, parse_run
 from lambda_replay.config import RunConfig
@@ -102,8 +102,8 @@ def _settings(values: dict[str, Any], prefix: str = "") -> list[str]:
     for name, value in values.items():
         if isinstance(value, dict):
             lines += _settings(value, f"{prefix}{name}.")
-        elif value is not None:
-            lines.append(f"  {prefix + name:<26} {value:,}" if type(value) is int else f"  {prefix + name:<26} {value}")
+        elif value is not None or name not in FAMILIES:
+            lines.append(f"  {prefix + name:<29} {value:,}" if type(value) is int else f"  {prefix + name:<29} {value}")
     return lines
 
 
