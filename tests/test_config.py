@@ -16,6 +16,7 @@ from lambda_replay import config as config_module
 from lambda_replay.agents import dqn as dqn_module
 from lambda_replay.agents.dqn import DQNConfig, TargetConfig
 from lambda_replay.agents.dqn_lambda import DQNLambdaConfig
+from lambda_replay.agents.drqn_lambda import DRQNLambdaConfig
 from lambda_replay.agents.run_settings import differing_fields, from_dict, override, to_dict
 from lambda_replay.config import CacheConfig, ExplorationConfig, MemoryConfig, NetworkConfig, RunConfig, flatten
 from lambda_replay.errors import ConfigError
@@ -335,9 +336,11 @@ def test_a_saved_config_with_a_missing_setting_is_refused(name: str) -> None:
 
 def test_a_config_of_an_earlier_version_means_what_it_meant() -> None:
     values = to_dict(make_config("CartPole-v1", agent="drqn-lambda"))
-    del values["scale"]
+    del values["scale"], values["recurrence"]["shortcut"]
     config = from_dict(values)
     assert config.scale == ()
+    assert isinstance(config.algorithm, DRQNLambdaConfig)
+    assert not config.algorithm.recurrence.shortcut
     assert from_dict(to_dict(config)) == config
 
 

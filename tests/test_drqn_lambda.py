@@ -54,11 +54,20 @@ SHAPES: dict[str, tuple[tuple[int, ...], Any]] = {
 
 
 def make_module(
-    cell: Cell = "gru", shape: tuple[int, ...] = (2,), *, has_reward: bool = True, seed: int = 0
+    cell: Cell = "gru", shape: tuple[int, ...] = (2,), *, has_reward: bool = True, shortcut: bool = True, seed: int = 0
 ) -> RecurrentNetwork:
     config = NetworkConfig(hidden=(8,), width=0.25)
     plain = make_network(config, (1, *shape), NUM_ACTIONS, seed)
-    return RecurrentNetwork(plain, NUM_ACTIONS, cell=cell, units=UNITS, hidden=6, has_reward=has_reward, seed=seed + 1)
+    return RecurrentNetwork(
+        plain,
+        NUM_ACTIONS,
+        cell=cell,
+        units=UNITS,
+        hidden=6,
+        shortcut=shortcut,
+        has_reward=has_reward,
+        seed=seed + 1,
+    )
 
 
 def make_qnetwork(cell: Cell = "gru", shape: tuple[int, ...] = (2,), **options: Any) -> QNetwork:
@@ -224,7 +233,10 @@ def test_without_a_cell_the_returns_are_those_of_dqn_lambda(estimator: str) -> N
     plain = QNetwork(make_network(NetworkConfig(hidden=(8,)), (1, 2), NUM_ACTIONS, seed=3), CPU)
     source = make_network(NetworkConfig(hidden=(8,)), (1, 2), NUM_ACTIONS, seed=3)
     own = QNetwork(
-        RecurrentNetwork(source, NUM_ACTIONS, cell="none", units=UNITS, hidden=6, has_reward=True, seed=9), CPU
+        RecurrentNetwork(
+            source, NUM_ACTIONS, cell="none", units=UNITS, hidden=6, shortcut=True, has_reward=True, seed=9
+        ),
+        CPU,
     )
     memory, _ = play_letters("....T......U......T.........")
     slots = np.stack([first + np.arange(13) for first in (0, 4, 9)])
@@ -245,7 +257,7 @@ def test_without_a_cell_a_gradient_step_is_that_of_dqn_lambda() -> None:
     own = QNetwork(
         RecurrentNetwork(
             make_network(NetworkConfig(hidden=(8,)), (1, 2), NUM_ACTIONS, seed=3),
-            NUM_ACTIONS, cell="none", units=UNITS, hidden=6, has_reward=True, seed=9,
+            NUM_ACTIONS, cell="none", units=UNITS, hidden=6, shortcut=True, has_reward=True, seed=9,
         ),
         CPU,
     )  # fmt: skip
@@ -337,21 +349,23 @@ def literal_loss(module: RecurrentNetwork, batch: SequenceBatch) -> torch.Tensor
             hidden = None if is_start else hidden
             before = torch.zeros(NUM_ACTIONS)
             before[int(action)] = float(not is_start)
-            inputs = torch.cat([module.encode(state[None])[0], before, torch.tensor([float(reward)])])
-            outputs, hidden = module.cell(inputs[None], hidden)
+            features = module.encode(state[None])[0]
+            outputs, hidden = module.cell(torch.cat([features, before, torch.tensor([float(reward)])])[None], hidden)
             step = time - batch.burn_in
             if step == -1:  # what the burn-in leaves behind is given
                 hidden = tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
             if step >= 0 and batch.is_transition[number, step]:
-                value = module.head(outputs[0])[int(batch.actions[number, step])]
+                behind = torch.cat([outputs[0], features]) if module.has_shortcut else outputs[0]
+                value = module.head(behind)[int(batch.actions[number, step])]
                 errors.append(float(batch.returns[number, step]) - value)
     return torch.stack(errors).square().mean()
 
 
+@pytest.mark.parametrize("shortcut", [True, False])
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_gradient_through_the_cell_is_that_of_a_plain_loop(cell: Cell) -> None:
+def test_the_gradient_through_the_cell_is_that_of_a_plain_loop(cell: Cell, shortcut: bool) -> None:
     """Ends in the burn-in and in the sequences, whose closing slots have no return to learn from."""
-    network = make_qnetwork(cell)
+    network = make_qnetwork(cell, shortcut=shortcut)
     memory, _ = play_letters("...T...U....T.........")
     cache, blocks = cache_of(network, memory, burn_in=3, length=8)
     batch = Sequences(cache, blocks, 4).minibatch(np.arange(4))

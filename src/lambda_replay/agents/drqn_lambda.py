@@ -47,6 +47,7 @@ class RecurrenceConfig:
     cell: Cell = "gru"  # gru, lstm, or none: the network of dqn-lambda
     units: int = 64  # size of the cell's output
     hidden: int = 128  # units of the ReLU layer between the cell and the Q-values
+    shortcut: bool = False  # that layer also sees the features that enter the cell
     reward: bool = False  # the previous reward is an input of the cell, as the previous action always is
     burn_in: int = 10  # agent steps before each block and sequence that set the hidden state and are not trained on
     sequence_length: int | None = None  # agent steps per sequence of a minibatch; None means cache.block_length
@@ -220,6 +221,7 @@ def _make_module(run: RunConfig, spec: EnvironmentSpec, seed: int, cell_seed: in
         cell=own.cell,
         units=own.units,
         hidden=own.hidden,
+        shortcut=own.shortcut,
         has_reward=own.reward,
         seed=cell_seed,
     )

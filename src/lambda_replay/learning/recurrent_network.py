@@ -45,21 +45,31 @@ class RecurrentNetwork(nn.Module):
     """Q(o_{0…t}, a_{0…t−1}, ·): features of the state and the previous action (and reward) → cell → ReLU → Q-values.
 
     The layer of ReLU units behind the cell carries the size of the Q-values. Without it the cell's units, which stay
-    between −1 and 1, saturate on the way to large values, and no longer tell states apart (docs/presets.md).
+    between −1 and 1, saturate on the way to large values, and no longer tell states apart (docs/presets.md). With a
+    shortcut, the features also go around the cell into that layer (Ni et al. 2022): the cell need only remember.
 
     The hidden state of a sequence is one vector [size]: h of a GRU, h and c of an LSTM, nothing without a cell. It is
     zero where an episode begins. Without a cell this is the plain Q-network that it was made from.
     """
 
     def __init__(
-        self, network: nn.Module, num_actions: int, *, cell: Cell, units: int, hidden: int, has_reward: bool, seed: int
+        self,
+        network: nn.Module,
+        num_actions: int,
+        *,
+        cell: Cell,
+        units: int,
+        hidden: int,
+        shortcut: bool,
+        has_reward: bool,
+        seed: int,
     ) -> None:
         """``network`` is one of ours, which gives the features; ``seed`` is for the weights that are added to it."""
         super().__init__()
         name, q_layer = [(name, part) for name, part in network.named_modules() if isinstance(part, nn.Linear)][-1]
         network.set_submodule(name, nn.Identity())  # so that it returns what its Q-values were computed from
         self.encoder, self.num_features = network, q_layer.in_features
-        self.num_actions, self.has_reward = num_actions, has_reward
+        self.num_actions, self.has_reward, self.has_shortcut = num_actions, has_reward, shortcut
         self.state_size = {"gru": units, "lstm": 2 * units, "none": 0}[cell]
         self.cell: nn.GRU | nn.LSTM | None = None
         self.head: nn.Module = q_layer
@@ -68,7 +78,8 @@ class RecurrentNetwork(nn.Module):
                 torch.manual_seed(seed)
                 kind = nn.GRU if cell == "gru" else nn.LSTM
                 self.cell = kind(self.num_features + num_actions + has_reward, units)
-                self.head = nn.Sequential(nn.Linear(units, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
+                num_inputs = units + (self.num_features if shortcut else 0)
+                self.head = nn.Sequential(nn.Linear(num_inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
 
     def encode(self, states: Tensor) -> Tensor:  # [n, F, *observation] -> [n, features]
         features: Tensor = self.encoder(states)
@@ -90,10 +101,10 @@ class RecurrentNetwork(nn.Module):
         known = hidden.masked_fill(torch.from_numpy(inputs.is_start).to(hidden.device), 0)
         steps = self._cell_inputs(features[:, None], inputs).movedim(1, 0)  # [1, n, inputs]
         outputs, after = self.cell(steps, self._as_cell_state(known))
-        return self.head(outputs[0]), _as_vector(after)
+        return self.head(self._beside(outputs[0], features)), _as_vector(after)
 
     def unroll(self, features: Tensor, inputs: Inputs, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The cell's outputs [n, T, units] along features [n, T, features], and the hidden states [n, size] after.
+        """The head's inputs [n, T, inputs] along features [n, T, features], and the hidden states [n, size] after.
 
         Sequences are cut where an episode begins. Every piece starts from zero, except the first of a sequence that
         does not begin with a start: it continues from ``hidden`` [n, size]. All pieces are unrolled side by side.
@@ -107,7 +118,8 @@ class RecurrentNetwork(nn.Module):
         steps = self._cell_inputs(features, inputs).flatten(0, 1)[pieces.order]  # [n·T, inputs]
         packed = PackedSequence(steps, torch.from_numpy(pieces.batch_sizes))
         outputs, after = self.cell(packed, self._as_cell_state(starting))
-        return outputs.data[pieces.places].unflatten(0, features.shape[:2]), _as_vector(after)[pieces.last]
+        in_order = outputs.data[pieces.places].unflatten(0, features.shape[:2])  # [n, T, units]
+        return self._beside(in_order, features), _as_vector(after)[pieces.last]
 
     def forward(self, sequences: TrainingInputs) -> Tensor:  # -> [wanted steps, A]
         """Q-values to train on; the burn-in sets the hidden state, and no gradient flows into it."""
@@ -121,6 +133,10 @@ class RecurrentNetwork(nn.Module):
         outputs, _ = self.unroll(features, inputs.steps(burn_in, None), hidden)
         q_values: Tensor = self.head(outputs[is_wanted])
         return q_values
+
+    def _beside(self, outputs: Tensor, features: Tensor) -> Tensor:  # [..., units] -> [..., inputs of the head]
+        """The cell's outputs, and with a shortcut the features that they were computed from."""
+        return torch.cat([outputs, features], dim=-1) if self.has_shortcut else outputs
 
     def _cell_inputs(self, features: Tensor, inputs: Inputs) -> Tensor:  # [n, T, features] -> [n, T, inputs]
         """Features, the previous action one-hot (all zero at a start), and the previous reward if it is wanted."""
