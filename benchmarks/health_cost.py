@@ -15,6 +15,7 @@ import torch
 
 from lambda_replay.agents import dqn_lambda
 from lambda_replay.agents.dqn_lambda import DQNLambda, DQNLambdaConfig
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.learning import network_health
 from lambda_replay.learning.networks import make_network
@@ -40,7 +41,8 @@ def main() -> None:
 
 def small(config: RunConfig) -> RunConfig:
     """The preset with a short random start and no files."""
-    start = 2_000 // config.envs * config.envs
+    per_stream = max(2_000 // config.envs, agent_kind(config.agent).shortest_start(config))
+    start = config.envs * per_stream
     memory = replace(config.memory, start=start, capacity=20_000, storage="ram")
     return replace(config, memory=memory, checkpoint_every=0, threads=1, device="cpu")
 

@@ -120,8 +120,13 @@ def read_curves() -> Iterator[Curve]:
             steps=table[:, 0],
             hours=table[:, 2] / 3600,
             scores=table[:, 1],
-            commit=str(provenance.get("commit", ""))[:12],
+            commit=shortened(str(provenance.get("commit", ""))),
         )
+
+
+def shortened(commit: str) -> str:
+    """A commit's first digits, and the + that says that the source had changes."""
+    return commit[:12] + ("+" if commit.endswith("+") else "")
 
 
 def draw(curves: list[Curve], path: Path) -> None:

@@ -46,7 +46,7 @@ def kinds(rows: Sequence[Row]) -> list[str]:
         ({"q_std_states": 0.0}, "values alike"),
         ({"q_mean": 25.1}, "values away"),
         ({"q_mean": -25.1}, "values away"),
-        ({"q_mean": 0.1, "reward_sum_max_100": 0.0}, "values away"),
+        ({"q_mean": 5.1, "reward_sum_max_100": 0.0}, "values away"),
     ],
     ids=str,
 )
@@ -84,6 +84,20 @@ def test_a_score_like_random_plays_after_many_games(score: float, words: str) ->
     assert kinds(rows) == ["score"]
     assert f"is {words} random play's 20" in find_warnings(rows)[0].sentence
     assert kinds([*rows, {**rows[-1], "score_mean_100": 22.1}]) == []
+
+
+def test_values_before_the_first_reward_are_not_away() -> None:
+    assert kinds([{**HEALTHY, "q_mean": 0.1, "reward_sum_max_100": 0.0}] * MANY_ROWS) == []
+
+
+def test_games_played_mostly_at_random_do_not_count() -> None:
+    bad: Row = {**HEALTHY, "score_mean_100": 20.0}
+    rows = [{**bad, "epsilon": 0.6, "episodes": 50.0}, {**bad, "epsilon": 0.51, "episodes": 5_000.0}]
+    assert kinds(rows) == []
+    later = [{**bad, "epsilon": 0.5, "episodes": 5_010.0 + games} for games in (0, MANY_GAMES - 1, MANY_GAMES)]
+    assert kinds([*rows, *later[:2]]) == []
+    assert kinds([*rows, *later]) == ["score"]
+    assert f"after {MANY_GAMES} games of learning" in find_warnings([*rows, *later])[0].sentence
 
 
 def test_a_row_without_values_changes_nothing() -> None:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from lambda_replay.config import RunConfig
 
 MANY_ROWS = 20  # consecutive rows of metrics in which values must look sick
-MANY_GAMES = 200  # games after the random ones before a score is judged
+MANY_GAMES = 200  # games before a score is judged, not counting those that were played mostly at random
+MOSTLY_RANDOM = 0.5  # ε
 ALIKE = 0.02  # times the mean |TD error|: values that vary less over states than this do not depend on them
 AWAY = 5.0  # times the largest discounted sum of rewards and entropies: no sound value is that large
 
@@ -36,7 +37,7 @@ class HealthMonitor:
         self._rows_alike = 0
         self._rows_away = 0
         self._dead_share = 0.0  # of the layer with the most dead units, when the network was last looked at
-        self._games_before: float | None = None  # the number of games when the first score was judged
+        self._games_before: float | None = None  # the number of games that are not counted
         self._current: dict[str, HealthWarning] = {}
 
     @property
@@ -72,7 +73,9 @@ class HealthMonitor:
         self._see_entropy(row)
         if value is None or largest is None:
             return self._current.get("values away")
-        self._rows_away = self._rows_away + 1 if abs(value) > AWAY * (largest + self._entropy_sum) else 0
+        # Before the first reward its size is unknown, and values are still those of the initial network.
+        possible = largest + self._entropy_sum or 1.0
+        self._rows_away = self._rows_away + 1 if abs(value) > AWAY * possible else 0
         if self._rows_away < MANY_ROWS:
             return None
         and_entropy = f", and {self._entropy_sum:.3g} of entropy" if self._entropy_sum else ""
@@ -92,8 +95,10 @@ class HealthMonitor:
 
     def _judge_score(self, row: Row) -> HealthWarning | None:
         score, chance, error = (row.get(name) for name in ("score_mean_100", "score_random", "score_random_error"))
-        games = row.get("episodes")
+        games, epsilon = row.get("episodes"), row.get("epsilon")
         if score is None or chance is None or error is None or games is None:
+            return None
+        if epsilon is not None and epsilon > MOSTLY_RANDOM:
             return None
         if self._games_before is None:
             self._games_before = games
