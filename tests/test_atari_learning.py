@@ -1,7 +1,7 @@
 """The real Atari path masters a small pixel game; with a fault in any of its parts, it does not.
 
-The environment, the network and the training are those of ``lambda-replay train atari/pong --preset paper``, with another
-emulator, LayerNorm and Huber's loss. A healthy run takes half a minute.
+Environment, network and training are those of ``lambda-replay train atari/pong --preset paper``, with another emulator,
+LayerNorm and Huber's loss. A healthy run takes half a minute.
 """
 
 from __future__ import annotations

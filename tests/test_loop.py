@@ -303,6 +303,19 @@ def test_the_score_is_the_mean_of_the_last_hundred_games() -> None:
     assert scores == pytest.approx([10 * reward_of(2 * game) for game in range(1, 151)])
 
 
+@pytest.mark.parametrize(("num_envs", "begun"), [(1, 4), (2, 4)])
+def test_random_play_is_judged_by_the_games_that_began_with_it(num_envs: int, begun: int) -> None:
+    """Games begin after 0, 5, 12 and 19 steps of a stream; 20 steps of all streams are random."""
+    _, assembly, events = run_on_tape(scripted_config(envs=num_envs))
+    games = [event for event in events if isinstance(event, GameEnd)]
+    first = [game.score for game in games[:begun]]  # in each stream as many, as they are equally long
+    assert assembly.loop.random_scores == first
+    assert sum(game.step <= 20 for game in games) < begun
+    described = assembly.loop.progress()
+    assert described["score_random"] == np.mean(first)
+    assert_allclose(described["score_random_error"], np.std(first, ddof=1) / np.sqrt(begun))
+
+
 def test_without_a_finished_game_there_is_no_score() -> None:
     loop = make_loop(scripted_config(), [Scripted(".", NUM_ACTIONS)]).loop
     events = list(loop.run())

@@ -18,6 +18,7 @@ from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.training.playing import LARGEST_SEED, faults_told, store
 from lambda_replay.training.worker import Worker
 
+MAX_RANDOM_SCORES = 1_000  # of random play that are kept
 SCORE_WINDOW = 100  # completed games whose mean is an agent's score; paper §5
 
 
@@ -80,7 +81,7 @@ class Loop:
         self.recent_scores: deque[float] = deque(maxlen=SCORE_WINDOW)
         self.recent_lengths: deque[int] = deque(maxlen=SCORE_WINDOW)
         self.recent_reward_sums: deque[float] = deque(maxlen=SCORE_WINDOW)  # the largest of each game
-        self.random_scores: list[float] = []  # of games that ended while the actions were random
+        self.random_scores: list[float] = []  # of games that began while the actions were random
         self._config, self._environments, self._streams = config, environments, streams
         self._agent, self._memory, self._worker = agent, memory, worker
         self._games: list[Game] = []
@@ -175,7 +176,9 @@ class Loop:
         self.recent_scores.append(game.score)
         self.recent_lengths.append(len(game.actions))
         self.recent_reward_sums.append(game.reward_sum_max)
-        if event.step <= self._config.memory.start and len(self.random_scores) < SCORE_WINDOW:
+        # Of those that also ended in this time, too many would be short.
+        began = self.step - self._config.envs * (len(game.actions) - 1)
+        if began < self._config.memory.start and len(self.random_scores) < MAX_RANDOM_SCORES:
             self.random_scores.append(game.score)
         self._games[stream] = self._new_game(stream)
         return event

@@ -17,7 +17,7 @@ from lambda_replay.randomness import make_streams
 from lambda_replay.rundir.checkpoints import BEST, Checkpoint
 from lambda_replay.rundir.directory import log_names
 from lambda_replay.rundir.files import has_type
-from lambda_replay.training.loop import SCORE_WINDOW
+from lambda_replay.training.loop import MAX_RANDOM_SCORES, SCORE_WINDOW
 from lambda_replay.training.playing import LARGEST_SEED
 
 
@@ -60,7 +60,7 @@ def is_sound(state: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec,
         and len(loop["games"]) == config.envs
         and len(loop["recent_scores"]) == len(loop["recent_lengths"]) <= SCORE_WINDOW
         and len(loop["recent_reward_sums"]) == len(loop["recent_scores"])
-        and len(loop["random_scores"]) <= SCORE_WINDOW
+        and len(loop["random_scores"]) <= MAX_RANDOM_SCORES
         and all(0 <= game["seed"] < LARGEST_SEED for game in loop["games"])
         and all(spec.accepts(action) for game in loop["games"] for action in game["actions"])
         and make_streams(config.seed, config.envs).accepts(state["streams"])
