@@ -100,6 +100,22 @@ def test_games_played_mostly_at_random_do_not_count() -> None:
     assert f"after {MANY_GAMES} games of learning" in find_warnings([*rows, *later])[0].sentence
 
 
+def test_a_score_that_has_collapsed() -> None:
+    """From 60 with random play's 20, a quarter of the way is 30."""
+    best: Row = {**HEALTHY, "score_mean_100": 60.0, "episodes": 1_000.0}
+    low = [{**best, "score_mean_100": 29.9, "episodes": 2_000.0 + games} for games in (0, MANY_GAMES - 1, MANY_GAMES)]
+    assert kinds([best, *low[:2]]) == []
+    assert kinds([best, *low]) == ["fall"]
+    assert "has fallen from 60 to 29.9, close to random play's 20:" in find_warnings([best, *low])[0].sentence
+    assert kinds([best, *low, {**low[-1], "score_mean_100": 19.0}]) == ["fall"]  # and no second sentence about it
+    assert kinds([best, *low, {**low[-1], "score_mean_100": 30.1}]) == []  # recovered
+    assert kinds([best, low[0], {**low[1], "score_mean_100": 30.1}, low[2]]) == []  # not for long
+    flat = [{**HEALTHY, "episodes": 100.0 * number} for number in range(100)]
+    assert kinds(flat) == []
+    lucky: Row = {**best, "score_mean_100": 29.0}  # within ten standard errors of random play
+    assert kinds([lucky, *({**row, "score_mean_100": 22.1} for row in low)]) == []
+
+
 def test_a_row_without_values_changes_nothing() -> None:
     """The last row of a run has scores only; a user's critic may have no row of Q-values."""
     rows = [{**HEALTHY, "q_std_states": 0.0}] * MANY_ROWS

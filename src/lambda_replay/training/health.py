@@ -14,6 +14,9 @@ from lambda_replay.config import RunConfig
 MANY_ROWS = 20  # consecutive rows of metrics in which values must look sick
 MANY_GAMES = 200  # games before a score is judged, not counting those that were played mostly at random
 MOSTLY_RANDOM = 0.5  # ε
+FALLEN = (
+    0.25  # of the way from random play's score to the best one: a score that has been below it for long has collapsed
+)
 ALIKE = 0.02  # times the mean |TD error|: values that vary less over states than this do not depend on them
 AWAY = 5.0  # times the largest discounted sum of rewards and entropies: no sound value is that large
 
@@ -23,7 +26,7 @@ Row = Mapping[str, float | None]
 class HealthWarning(NamedTuple):
     """Why a run is sick, as one sentence with a remedy."""
 
-    kind: str  # "values alike", "values away" or "score": each is said once
+    kind: str  # "values alike", "values away", "score" or "fall": each is said once
     sentence: str
 
 
@@ -38,6 +41,8 @@ class HealthMonitor:
         self._rows_away = 0
         self._dead_share = 0.0  # of the layer with the most dead units, when the network was last looked at
         self._games_before: float | None = None  # the number of games that are not counted
+        self._best_score = -math.inf
+        self._games_at_fall: float | None = None  # the number of games when the score fell
         self._current: dict[str, HealthWarning] = {}
 
     @property
@@ -47,7 +52,8 @@ class HealthMonitor:
     def see(self, row: Row) -> list[HealthWarning]:
         """Take in the next row; returns the warnings that are new."""
         before = set(self._current)
-        found = [self._judge_spread(row), self._judge_size(row), self._judge_score(row)]
+        score, fall = self._judge_score(row), self._judge_fall(row)
+        found = [self._judge_spread(row), self._judge_size(row), fall or score]  # a fall says more
         self._current = {warning.kind: warning for warning in found if warning is not None}
         return [warning for kind, warning in self._current.items() if kind not in before]
 
@@ -109,6 +115,26 @@ class HealthMonitor:
             "score",
             f"after {games - self._games_before:,.0f} games of learning the score of {score:.4g} is {relation} random "
             f"play's {chance:.4g}: change the learning rate, λ or the exploration, or check the rewards",
+        )
+
+    def _judge_fall(self, row: Row) -> HealthWarning | None:
+        """A score that stays is not judged, as that of a solved task does."""
+        score, chance, error = (row.get(name) for name in ("score_mean_100", "score_random", "score_random_error"))
+        games = row.get("episodes")
+        if score is None or chance is None or error is None or games is None:
+            return None
+        self._best_score = max(self._best_score, score)
+        has_learned = self._best_score > chance + 10 * error
+        if not has_learned or score >= chance + FALLEN * (self._best_score - chance):
+            self._games_at_fall = None
+            return None
+        self._games_at_fall = games if self._games_at_fall is None else self._games_at_fall
+        if games - self._games_at_fall < MANY_GAMES:
+            return None
+        return HealthWarning(
+            "fall",
+            f"the score has fallen from {self._best_score:.4g} to {score:.4g}, close to random play's {chance:.4g}: lower "
+            "optimizer.learning_rate or let it fall to 0 (optimizer.final_learning_rate), or set network.layer_norm",
         )
 
 
