@@ -313,7 +313,7 @@ def test_random_play_is_judged_by_the_games_that_began_with_it(num_envs: int, be
     assert sum(game.step <= 20 for game in games) < begun
     described = assembly.loop.progress()
     assert described["score_random"] == np.mean(first)
-    assert_allclose(described["score_random_error"], np.std(first, ddof=1) / np.sqrt(begun))
+    assert described["score_random_error"] == pytest.approx(np.std(first, ddof=1) / np.sqrt(begun))
 
 
 def test_without_a_finished_game_there_is_no_score() -> None:

@@ -14,9 +14,7 @@ from lambda_replay.config import RunConfig
 MANY_ROWS = 20  # consecutive rows of metrics in which values must look sick
 MANY_GAMES = 200  # games before a score is judged, not counting those that were played mostly at random
 MOSTLY_RANDOM = 0.5  # ε
-FALLEN = (
-    0.25  # of the way from random play's score to the best one: a score that has been below it for long has collapsed
-)
+FALLEN = 0.25  # of the way from random play's score to the best one: scores below it have collapsed
 ALIKE = 0.02  # times the mean |TD error|: values that vary less over states than this do not depend on them
 AWAY = 5.0  # times the largest discounted sum of rewards and entropies: no sound value is that large
 
@@ -133,8 +131,8 @@ class HealthMonitor:
             return None
         return HealthWarning(
             "fall",
-            f"the score has fallen from {self._best_score:.4g} to {score:.4g}, close to random play's {chance:.4g}: lower "
-            "optimizer.learning_rate or let it fall to 0 (optimizer.final_learning_rate), or set network.layer_norm",
+            f"the score has fallen from {self._best_score:.4g} to {score:.4g}, close to random play's {chance:.4g}: "
+            "lower optimizer.learning_rate, let it fall (optimizer.final_learning_rate 0), or set network.layer_norm",
         )
 
 
