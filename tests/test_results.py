@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import sb3_dropin
 from lambda_replay.analysis.statistics import Estimate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -217,3 +218,10 @@ def test_a_page_without_its_marks_is_left_alone(claims: Any) -> None:
     for broken in (page.replace(claims.END, ""), page.replace(claims.BEGIN, ""), page + page):
         with pytest.raises(SystemExit, match="once each"):
             claims.put_into(broken, "new\n")
+
+
+def test_the_tables_of_the_drop_in_are_those_of_its_runs() -> None:
+    page, runs = sb3_dropin.PAGE.read_text(encoding="utf-8"), sb3_dropin.read_runs(sb3_dropin.RESULTS)
+    assert len(runs) > 50
+    assert sb3_dropin.tasks_table(runs) in page
+    assert sb3_dropin.settings_table(runs) in page
