@@ -25,6 +25,7 @@ PAPER: dict[str, Any] = {
     "discount": 0.99,
     "flicker": 0.0,
     "observe": (),
+    "scale": (),
     "memory.capacity": 1_000_000,
     "memory.start": 50_000,
     "memory.history": 4,
@@ -38,6 +39,8 @@ PAPER: dict[str, Any] = {
     "optimizer.epsilon": 1e-4,
     "optimizer.loss": "squared",
     "optimizer.max_grad_norm": None,
+    "optimizer.final_learning_rate": None,
+    "optimizer.rectified": False,
     "atari.frame_skip": 4,
     "network.width": 1.0,
     "network.layer_norm": False,
@@ -58,12 +61,39 @@ PAPER_CACHE: dict[str, Any] = {
     "cache.schedule": "burst",
     "cache.tail": 0,
     "cache.priority_quantile": 0.5,
+    "cache.newest": False,
+    "cache.sampling": "independent",
 }
 PAPER_TARGET: dict[str, Any] = {
     "agent": "dqn",
     "estimator": "nstep:3",
     "target.copy_every": 10_000,
     "target.update_every": 4,
+}
+ATARI_CACHE: dict[str, Any] = {  # the runs of results/atari
+    "estimator": "peng:0.8",
+    "envs": 40,
+    "steps": 1_000_000,
+    "discount": 0.99,
+    "memory.capacity": 200_000,
+    "memory.start": 10_000,
+    "memory.history": 4,
+    "cache.refresh_every": 2_000,
+    "cache.size": 8_000,
+    "cache.block_length": 50,  # what each environment adds between refreshes
+    "cache.updates": None,  # a quarter of the steps: 500
+    "cache.newest": True,
+    "cache.sampling": "systematic",
+    "exploration.end": 0.01,
+    "exploration.steps": 100_000,
+    "optimizer.batch_size": 32,
+    "optimizer.learning_rate": 2.5e-4,
+    "optimizer.final_learning_rate": 0.0,
+    "optimizer.rectified": True,
+    "optimizer.epsilon": 1e-8,
+    "optimizer.loss": "huber",
+    "network.width": 0.5,
+    "network.layer_norm": True,
 }
 MINATAR: dict[str, Any] = {
     "memory.capacity": 100_000,
@@ -145,6 +175,7 @@ def values_of(config: RunConfig, names: dict[str, Any]) -> dict[str, Any]:
     [
         ("atari/pong", "paper", "dqn-lambda", PAPER | PAPER_CACHE),
         ("atari/breakout", "paper", "dqn", PAPER | PAPER_TARGET),
+        ("atari/breakout", None, "dqn-lambda", ATARI_CACHE),
         ("minatar/breakout", "mini", "dqn-lambda", MINATAR),
         ("minatar/asterix", "mini", "dqn", MINATAR | {"estimator": "nstep:3"}),
         ("minatar/breakout", None, "dqn-lambda", MINATAR_CACHE),
