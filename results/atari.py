@@ -40,6 +40,7 @@ ARMS = {
     "dqn": "our `dqn`, 3-step, target network",
     "sb3": "Stable-Baselines3's DQN, its zoo's settings",
 }
+SEED_STYLES = ("--", "-")  # seed 1 is solid
 COLOURS = {"atari": "#0072B2", "paper": "#56B4E9", "dqn": "#E69F00", "sb3": "#D55E00"}
 
 
@@ -136,14 +137,16 @@ def draw(curves: list[Curve], path: Path) -> None:
     for row, game in zip(axes, games, strict=True):
         for curve in (curve for curve in curves if curve.game == game):
             for axis, places in zip(row, (curve.steps / 1e6, curve.hours), strict=True):
-                axis.plot(places, curve.means, color=COLOURS[curve.arm], linewidth=1.4, label=ARMS[curve.arm])
+                style, label = SEED_STYLES[curve.seed % len(SEED_STYLES)], f"{ARMS[curve.arm]}, seed {curve.seed}"
+                axis.plot(places, curve.means, style, color=COLOURS[curve.arm], linewidth=1.4, label=label)
         for axis, label in zip(row, ("million steps", "hours, on one core"), strict=True):
             axis.set_xlabel(label)
             axis.set_xlim(left=0)
             axis.grid(color="#dddddd", linewidth=0.6)
             axis.spines[["top", "right"]].set_visible(False)
             if game in GOALS:
-                axis.axhline(GOALS[game], color="#888888", linewidth=0.8, linestyle="--")
+                goal = f"goal: {GOALS[game]:g}"
+                axis.axhline(GOALS[game], color="#888888", linewidth=0.8, linestyle=":", label=goal)
         row[0].set_ylabel(f"{game.title()}: score, mean of 100 games")
         handles = dict(zip(*reversed(row[0].get_legend_handles_labels()), strict=True))
         row[0].legend(handles.values(), [label.replace("`", "") for label in handles], fontsize=8, frameon=False)
