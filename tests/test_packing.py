@@ -466,18 +466,24 @@ def test_a_failed_pack_leaves_nothing(stopped: Path, tmp_path: Path, call: str) 
     assert os.listdir(tmp_path) == []
 
 
+def at_first_sync(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let something happen when a file is first made durable."""
+    fsync = os.fsync
+
+    def act_and_sync(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        act()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", act_and_sync)
+
+
 def test_of_two_packs_with_the_same_target_one_is_refused(
     stopped: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second starts and ends while the first one writes."""
-    out, fsync = tmp_path / "run.zip", os.fsync
-
-    def pack_meanwhile(descriptor: int) -> None:
-        monkeypatch.setattr(os, "fsync", fsync)
-        pack(stopped, out)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", pack_meanwhile)
+    out = tmp_path / "run.zip"
+    at_first_sync(monkeypatch, lambda: pack(stopped, out))
     with pytest.raises(ConfigError, match=r"run\.zip already exists; give another --out"):
         pack_run(stopped, out, print)
     assert out.read_bytes() == packed.read_bytes()
@@ -524,14 +530,8 @@ def test_of_two_unpacks_with_the_same_target_one_is_refused(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second starts and ends while the first one writes."""
-    out, fsync = tmp_path / "moved", os.fsync
-
-    def unpack_meanwhile(descriptor: int) -> None:
-        monkeypatch.setattr(os, "fsync", fsync)
-        unpack_run(packed, out)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", unpack_meanwhile)
+    out = tmp_path / "moved"
+    at_first_sync(monkeypatch, lambda: unpack_run(packed, out))
     with pytest.raises(ConfigError, match=r"moved already exists; give another --out"):
         unpack_run(packed, out)
     assert os.listdir(tmp_path) == ["moved"]
