@@ -33,9 +33,17 @@ def test_every_component_that_is_seen_has_its_factor() -> None:
 @pytest.mark.parametrize(
     ("env", "settings", "sentence"),
     [
-        ("minatar/breakout", {"scale": [2]}, r"scale is 2, but .* are images, which the network scales itself"),
-        ("CartPole-v1", {"scale": [2, 3]}, r"scale is 2 3, but the agent sees 4 components; give a factor for each"),
-        ("CartPole-v1", {"scale": [1, 2], "observe": [0]}, r"scale is 1 2, but the agent sees 1 components"),
+        (
+            "minatar/breakout",
+            {"scale": [2]},
+            r"scale is 2, but .* images; the network scales them itself, so leave scale out",
+        ),
+        ("CartPole-v1", {"scale": [2, 3]}, r"scale is 2 3, but .* that the agent sees is 4; give as many factors\.$"),
+        (
+            "CartPole-v1",
+            {"scale": [1, 2], "observe": [0]},
+            r"scale is 1 2, but .* that the agent sees is 1; give as many factors\.$",
+        ),
         ("CartPole-v1", {"scale": [1, 1, 0, 1]}, r"scale is .*; give numbers above 0\.$"),
         ("CartPole-v1", {"scale": [1, 1, float("nan"), 1]}, r"scale is .*; give numbers above 0\.$"),
         ("CartPole-v1", {"scale": ["x"]}, r"scale is 'x'; give a list in which each item is a number\.$"),

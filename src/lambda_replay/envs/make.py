@@ -11,7 +11,6 @@ from lambda_replay.envs.flicker import Flicker
 from lambda_replay.envs.interface import Environment
 from lambda_replay.envs.minatar import MinAtar
 from lambda_replay.envs.observe import Observe
-from lambda_replay.envs.scale import Scale
 from lambda_replay.errors import ConfigError
 from lambda_replay.extras import needed_for
 
@@ -22,10 +21,8 @@ def make_environment(config: RunConfig, given: Any = None) -> Environment:
     ``given`` is a ``gymnasium.Env``, or a function that returns one, for a name that begins with ``object/``.
     """
     environment = make_bare_environment(config, given)
-    if config.observe:
-        environment = Observe(environment, config.observe)
-    if config.scale:
-        environment = Scale(environment, config.scale)
+    if config.observe or config.scale:
+        environment = Observe(environment, config.observe, config.scale)
     return Flicker(environment, config.flicker) if config.flicker > 0 else environment
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
@@ -19,6 +18,7 @@ from lambda_replay.agents.run_settings import merge, override
 from lambda_replay.agents.table import agents_for
 from lambda_replay.config import OBJECT, RunConfig
 from lambda_replay.envs.make import make_bare_environment
+from lambda_replay.envs.observe import make_view
 from lambda_replay.errors import ConfigError
 from lambda_replay.randomness import make_streams
 from lambda_replay.replay.estimator_names import given_estimator, name_of_estimator
@@ -200,14 +200,10 @@ def _forms(config: RunConfig, env: Any) -> Forms:
     environment.close()  # what follows needs its spaces only
     has_forms = hasattr(environment, "stored")
     forms = Forms(environment.stored, environment.native) if has_forms else plain_forms(environment.spec)
-    seen = list(config.observe) or slice(None)
-    factors = np.array(config.scale, np.float32)
-
-    def stored(observation: Any) -> NDArray[Any]:
-        own = forms.stored(observation)[seen]
-        return own * factors if config.scale else own
-
-    return forms._replace(stored=stored)
+    if not (config.observe or config.scale):
+        return forms
+    view = make_view(config.observe, config.scale)
+    return forms._replace(stored=lambda observation: view(forms.stored(observation)))
 
 
 def _summary(run: Run) -> TrainedRun:
