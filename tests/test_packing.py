@@ -661,6 +661,8 @@ def test_places_that_are_taken_or_do_not_exist(
     assert "is not a file" in refused(capsys, "unpack", tmp_path, "--out", tmp_path / "moved")
     assert "there is no directory" in refused(capsys, "unpack", packed, "--out", tmp_path / "p1" / "p2" / "p3")
     assert not (tmp_path / "p1").exists()
+    too_long = refused(capsys, "unpack", packed, "--out", tmp_path / ("n" * 250))
+    assert "n cannot be created (File name too long); give another --out." in too_long
     assert "stopped already exists; give another --out" in refused(capsys, "unpack", packed, "--out", stopped)
     plain = Path(shutil.copyfile(packed, tmp_path / "plain"))
     assert "plain does not end in .zip; give --out" in refused(capsys, "unpack", plain)

@@ -45,8 +45,10 @@ def creating_directory(path: Path) -> Iterator[Path]:
         if os.path.lexists(path):  # rename would replace an empty directory
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         temporary.rename(path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and str(error.filename) == str(temporary):
+            error.filename, error.filename2 = str(path), None
         raise
     sync_directory(path.parent)
 

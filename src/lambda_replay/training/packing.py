@@ -99,4 +99,8 @@ def unpack_run(file: str | os.PathLike[str], out: str | os.PathLike[str]) -> int
                     raise pack.damage(CONTRADICTION)
         except FileExistsError:  # another process was faster
             raise taken_error(out) from None
+        except OSError as error:
+            if error.filename != str(out):
+                raise
+            raise ConfigError(f"{out} cannot be created ({error.strerror}); give another --out.") from None
         return int(pack.state["step"])
