@@ -1,7 +1,7 @@
 """Atari runs of our own: collects them in compact form, and makes the picture and the table of docs/results.md.
 
     python results/atari.py collect RUN NAME              # RUN's games, times, config and commit -> results/atari/NAME/
-    python results/atari.py collect RUN NAME --weights    # its final weights too, so that the directory can play
+    python results/atari.py collect RUN NAME --weights    # its newest weights too, so that the directory can play
     python results/atari.py write                         # results/atari/curves.png and the table in docs/results.md
 
 NAME is GAME-ARM-seedN, such as pong-atari-seed1. RUN is a run's directory, or one of results/atari_sb3.py.
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.analysis.records import read_lines
+from lambda_replay.rundir.checkpoints import CHECKPOINTS
 from lambda_replay.rundir.directory import WEIGHTS
 
 matplotlib.use("Agg")
@@ -74,7 +75,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) == 3 + ("--weights" in arguments) and arguments[0] == "collect":
         collect(Path(arguments[1]), PLACE / arguments[2])
         if "--weights" in arguments:
-            shutil.copy(Path(arguments[1]) / WEIGHTS, PLACE / arguments[2])
+            shutil.copy(newest_weights(Path(arguments[1])), PLACE / arguments[2])
     elif arguments == ["write"]:
         curves = list(read_curves())
         draw(curves, PLACE / "curves.png")
@@ -107,6 +108,13 @@ def collect(run: Path, place: Path) -> None:
         name: known[name] for name in ("commit", "versions", "python", "processor", "cores", "notes") if name in known
     }
     (place / "provenance.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def newest_weights(run: Path) -> Path:
+    """The final weights or, of a run that was stopped, those of its newest checkpoint."""
+    if (run / WEIGHTS).exists():
+        return run / WEIGHTS
+    return max((run / CHECKPOINTS).iterdir(), key=lambda place: int(place.name)) / WEIGHTS
 
 
 def read_curves() -> Iterator[Curve]:
