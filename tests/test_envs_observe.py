@@ -77,6 +77,7 @@ def test_without_it_nothing_is_wrapped() -> None:
         ("CartPole-v1", [0, 4], r"observe is 0 4, but .* have 4 components; give numbers from 0 to 3\.$"),
         ("CartPole-v1", [1, 1], r"observe is 1 1; give different numbers of 0 or more\.$"),
         ("CartPole-v1", [-1], r"observe is -1; give different numbers of 0 or more\.$"),
+        ("CartPole-v1", [10**400], r"observe is 10\^400, but .* have 4 components; give numbers from 0 to 3\.$"),
         ("CartPole-v1", ["x"], r"observe is 'x'; give a list in which each item is a whole number\.$"),
         ("CartPole-v1", 1, r"observe is 1; give a list\.$"),
     ],

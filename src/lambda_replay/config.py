@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from lambda_replay.checks import (
-    LARGEST_NUMBER,
     require,
     require_fraction,
     require_positive,
@@ -150,12 +149,8 @@ class OptimizerConfig:
                 f"optimizer.final_learning_rate is {self.final_learning_rate}; give 0 or more.",
                 "optimizer.final_learning_rate",
             )
-        require(
-            0 <= self.beta1 < 1, f"optimizer.beta1 is {self.beta1}; give a number from 0 to below 1.", "optimizer.beta1"
-        )
-        require(
-            0 <= self.beta2 < 1, f"optimizer.beta2 is {self.beta2}; give a number from 0 to below 1.", "optimizer.beta2"
-        )
+        for name, value in (("optimizer.beta1", self.beta1), ("optimizer.beta2", self.beta2)):
+            require(0 <= value < 1, f"{name} is {value}; give a number from 0 to below 1.", name)
         if self.max_grad_norm is not None:
             require_positive("optimizer.", self, "max_grad_norm")
 
@@ -271,11 +266,6 @@ class RunConfig:
         require(
             len(set(self.observe)) == len(self.observe) and min(self.observe, default=0) >= 0,
             f"observe is {' '.join(map(shown, self.observe))}; give different numbers of 0 or more.",
-            "observe",
-        )
-        require(
-            max(self.observe, default=0) <= LARGEST_NUMBER,
-            f"observe is {' '.join(map(shown, self.observe))}; give numbers up to {LARGEST_NUMBER}.",
             "observe",
         )
         require(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lambda_replay.agents import cached
-from lambda_replay.agents.epsilon_greedy import epsilon_greedy
+from lambda_replay.agents.epsilon_greedy import Epsilon, epsilon_greedy
 from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, KeepsGoing, Tensors, Work
 from lambda_replay.agents.q_learning import FLOAT_BYTES, LEARNER_COPIES, minibatch_bytes, q_learning_kind
 from lambda_replay.agents.recurrent_acting import RecurrentActing, RecurrentPolicy
@@ -128,19 +128,15 @@ class DRQNLambda:
         # A network that trains alongside acting must not be the one that acts.
         self._acting_network = network if config.schedule == "burst" else network.copy()
         self._acting = RecurrentActing(self._acting_network, memory)
-        self._epsilon = LinearRamp(config.exploration.start, config.exploration.end, config.exploration.steps)
+        self._epsilon = Epsilon(config.exploration, run.memory.start)
         self._priority = LinearRamp(config.cache.priority, 0.0, run.steps)
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
         """ε-greedy; the network sees every state, also where all actions are random, because it remembers them."""
-        return epsilon_greedy(self._acting.q_values(states), self._epsilon_at(step), self._streams.explore)
-
-    def _epsilon_at(self, step: int) -> float:
-        """ε at a step. See deviations.md #5 for where the annealing starts."""
-        return 1.0 if step < self._run.memory.start else self._epsilon(step)
+        return epsilon_greedy(self._acting.q_values(states), self._epsilon(step), self._streams.explore)
 
     def describe(self, step: int) -> Metrics:
-        return {"epsilon": self._epsilon_at(step)}
+        return {"epsilon": self._epsilon(step)}
 
     def learn(self, step: int) -> Work | None:
         """If a refresh is due, promote random blocks of the memory, each with the steps that lead up to it."""

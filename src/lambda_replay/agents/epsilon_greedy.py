@@ -33,6 +33,16 @@ def _epsilon_greedy_once(q_values: Floats, epsilon: float, rng: np.random.Genera
     return Acted(np.array([action]), np.array([epsilon / num_actions + (1 - epsilon) * (action == greedy_action)]))
 
 
+class Epsilon:
+    """ε at a step: 1 for the first ``start`` steps, then annealed. deviations.md #5 says where the annealing starts."""
+
+    def __init__(self, config: ExplorationConfig, start: int) -> None:
+        self._start, self._ramp = start, LinearRamp(config.start, config.end, config.steps)
+
+    def __call__(self, step: int) -> float:
+        return 1.0 if step < self._start else self._ramp(step)
+
+
 class EpsilonGreedy:
     """Acts with the current Q-function; uniformly at random for the first ``start`` steps."""
 
@@ -44,12 +54,8 @@ class EpsilonGreedy:
         start: int,
         rng: np.random.Generator,
     ) -> None:
-        self._q_function, self._num_actions, self._start, self._rng = q_function, num_actions, start, rng
-        self._ramp = LinearRamp(config.start, config.end, config.steps)
-
-    def epsilon(self, step: int) -> float:
-        """ε at a step. See deviations.md #5 for where the annealing starts."""
-        return 1.0 if step < self._start else self._ramp(step)
+        self._q_function, self._num_actions, self._rng = q_function, num_actions, rng
+        self.epsilon = Epsilon(config, start)
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
         """Actions [n] for states [n, F, *observation] and their probabilities."""

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.checks import shown
 from lambda_replay.envs.interface import Environment, EnvironmentSpec, Observation, Step
 from lambda_replay.errors import ConfigError
 
@@ -76,4 +77,4 @@ def _no_vector(spec: EnvironmentSpec, components: tuple[int, ...], factors: tupl
 
 
 def _listed(numbers: tuple[float, ...]) -> str:
-    return " ".join(f"{number:g}" for number in numbers)
+    return " ".join(shown(number) if isinstance(number, int) else f"{number:g}" for number in numbers)
