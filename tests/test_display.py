@@ -11,10 +11,10 @@ import pytest
 from environments import Scripted, make_loop, tiny_config
 from rich.console import Console
 
-from lambda_replay.cli.display import Display, sparkline
+from lambda_replay.cli.display import Display, Speed, sparkline
 from lambda_replay.config import RunConfig
 from lambda_replay.training.health import HealthMonitor, HealthWarning
-from lambda_replay.training.loop import GameEnd, Loop
+from lambda_replay.training.loop import GameEnd, Learned, Loop
 
 
 class Clock:
@@ -106,16 +106,38 @@ def test_plain_lines_come_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 100 of 400 steps in 20 seconds: 5 steps a second and a minute left."""
+    """Of 400 steps: random play until 100, then 20 steps every 4 seconds, most of which are spent on learning."""
     clock = Clock(monkeypatch)
     config = tiny_config("Scripted-v0")
     loop = make_loop(config, [Scripted(".", num_actions=3)]).loop
     display = Display(config, loop, HealthMonitor(), "title", Console(file=io.StringIO()))
-    assert " | – left" in display.line()  # nothing is known yet
-    loop.step, clock.now = 100, clock.now + 20
-    assert "step       100 of 400 | 5 steps/s | 1 min 00 s left" in display.line()
-    loop.step, clock.now = 101, clock.now + 100_000
-    assert " h " in display.line()
+
+    def line_after(steps: int, seconds: float, *, has_learned: bool = False) -> str:
+        loop.step, clock.now = loop.step + steps, clock.now + seconds
+        if has_learned:
+            display.on_event(Learned(loop.step, {}))
+        return display.line()
+
+    assert "0 steps/s | – left" in display.line()  # nothing is known yet
+    assert "step       100 of 400 | 50 steps/s | – left" in line_after(100, 2)  # nor how long learning takes
+    assert "| 20 steps/s | 0 min 15 s left" in line_after(0, 3, has_learned=True)  # the mean since the beginning
+    assert "| 20 steps/s |" in line_after(20, 1)
+    assert "| 5 steps/s | 0 min 56 s left" in line_after(0, 3, has_learned=True)  # the first whole cycle
+    assert "| 5 steps/s | 0 min 52 s left" in line_after(20, 1)  # the speed of acting alone does not count
+    assert "| 5 steps/s | 0 min 52 s left" in line_after(0, 3, has_learned=True)
+
+
+def test_speed_forgets_what_is_long_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    speed = Speed(1_000)
+    for step in (1_100, 1_200, 1_300):  # cycles of 100 steps in 50 seconds
+        clock.now += 50
+        speed.end_cycle(step)
+    assert speed.at(1_350) == 2.0  # of the last cycle, which is longer than the window
+    for step in range(1_400, 2_400, 100):  # in 5 seconds
+        clock.now += 5
+        speed.end_cycle(step)
+    assert speed.at(2_350) == 20.0
 
 
 def test_what_is_not_known_yet_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:

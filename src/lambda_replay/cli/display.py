@@ -20,7 +20,7 @@ from lambda_replay.training.health import HealthMonitor
 from lambda_replay.training.loop import Loop
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
-SPEED_WINDOW = 30.0  # seconds over which speed is averaged
+SPEED_WINDOW = 30.0  # seconds over which speed is averaged, or one cycle of acting and learning if that takes longer
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 48
 
@@ -41,7 +41,7 @@ class Display:
         self._metrics: dict[str, float | None] = {}
         self._scores: list[float] = []
         self._evaluated: Evaluated | None = None  # the last one
-        self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), loop.step)])
+        self._speed = Speed(loop.step)
         self._said_at = time.monotonic()
         self._live = Live(
             get_renderable=self._panel, console=console, refresh_per_second=4, transient=False, auto_refresh=True
@@ -64,6 +64,7 @@ class Display:
         if isinstance(event, Evaluated):
             self._evaluated = event
         if isinstance(event, Learned):
+            self._speed.end_cycle(self._loop.step)
             self._metrics = {**self._metrics, **event.metrics}
             if self._loop.score is not None:
                 self._scores.append(self._loop.score)
@@ -83,7 +84,7 @@ class Display:
         """The current state as one plain line."""
         parts = [
             f"step {self._loop.step:>9,} of {self._config.steps:,}",
-            f"{self._speed():,.0f} steps/s",
+            f"{self._speed.at(self._loop.step):,.0f} steps/s",
             f"{duration(self._seconds_left())} left",
             *(f"{name} {value}" for name, value in self._numbers()),
         ]
@@ -112,7 +113,7 @@ class Display:
         return shown
 
     def _panel(self) -> RenderableType:
-        speed, left = self._speed(), self._seconds_left()
+        speed, left = self._speed.at(self._loop.step), self._seconds_left()
         head = Table.grid(expand=True)
         head.add_column(ratio=1)
         head.add_column(justify="right")
@@ -143,18 +144,39 @@ class Display:
     def _steps_to_boundary(self) -> int:
         return self._config.steps_to_boundary(self._loop.step) or self._config.algorithm.boundary_every
 
-    def _speed(self) -> float:
-        now, step = time.monotonic(), self._loop.step
-        if now - self._marks[-1][0] > 0.2:
-            self._marks.append((now, step))
-        while len(self._marks) > 2 and now - self._marks[0][0] > SPEED_WINDOW:
-            self._marks.popleft()
-        seconds = now - self._marks[0][0]
-        return (step - self._marks[0][1]) / seconds if seconds > 0 else 0.0
-
     def _seconds_left(self) -> float | None:
-        speed = self._speed()
-        return (self._config.steps - self._loop.step) / speed if speed > 0 else None
+        """None before it has learned: random play says nothing about how long learning takes."""
+        speed = self._speed.at(self._loop.step)
+        return (self._config.steps - self._loop.step) / speed if self._speed.has_learned and speed > 0 else None
+
+
+class Speed:
+    """Steps per second over whole cycles of acting and learning.
+
+    A burst of learning can take far longer than the acting before it, so the speed of part of a cycle says little.
+    """
+
+    def __init__(self, step: int) -> None:
+        """``step`` is where the run begins or goes on."""
+        self._began = (time.monotonic(), step)
+        self._ends: deque[tuple[float, int]] = deque()  # of the cycles: time and step
+
+    @property
+    def has_learned(self) -> bool:
+        return len(self._ends) > 0
+
+    def end_cycle(self, step: int) -> None:
+        now = time.monotonic()
+        self._ends.append((now, step))
+        while len(self._ends) > 2 and now - self._ends[1][0] > SPEED_WINDOW:
+            self._ends.popleft()
+
+    def at(self, step: int) -> float:
+        """Before a whole cycle is known, the mean since the beginning."""
+        (began, first), (ended, last) = self._began, (time.monotonic(), step)
+        if len(self._ends) > 1:
+            (began, first), (ended, last) = self._ends[0], self._ends[-1]
+        return (last - first) / (ended - began) if ended > began else 0.0
 
 
 def sparkline(values: list[float], width: int) -> str:
