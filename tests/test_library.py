@@ -260,6 +260,9 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
         lr.load(whole.path)
     with pytest.raises(lr.ConfigError, match="agent sac-lambda takes no network of your own"):
         lr.train("Pendulum-v1", out=tmp_path / "none", network=make(), steps=100)
+    recurrent = train_to_end(tmp_path / "recurrent", small_config(agent="drqn-lambda"))
+    with pytest.raises(lr.ConfigError, match="agent drqn-lambda takes no network of your own; leave network out"):
+        lr.load(recurrent, network=make())
 
 
 def test_an_estimator_of_ones_own(tmp_path: Path) -> None:
@@ -341,6 +344,30 @@ def test_a_loaded_agent_plays_the_game_that_evaluate_plays(
                 earned = float(reward)
                 is_over, score, length = terminated or truncated, score + earned, length + 1
         assert (score, length) == (game.score, game.length)
+
+
+def test_an_agent_that_sees_rewards_asks_for_them(tmp_path: Path) -> None:
+    path = train_to_end(tmp_path / "run", small_config(agent="drqn-lambda", recurrence={"reward": True}))
+    player = lr.load(path)
+    player.act(np.zeros(4))  # nothing was earned before an episode's first state
+    with pytest.raises(lr.ConfigError, match=r"also sees rewards \(recurrence\.reward\); give act the last step's"):
+        player.act(np.zeros(4))
+    player.act(np.zeros(4), reward=1.0)
+    player.reset()
+    player.act(np.zeros(4))
+
+
+def test_a_loaded_agent_sees_the_rewards_that_it_learned_from(tmp_path: Path) -> None:
+    """Atari's are clipped to their signs."""
+    clipped = small_config("atari/breakout", "drqn-lambda", recurrence={"reward": True})
+    path = train_to_end(tmp_path / "run", clipped)
+    screen, hidden = np.zeros((84, 84), dtype=np.uint8), []
+    for reward in (1.0, 7.0, 0.0):
+        player: Any = lr.load(path)
+        player.act(screen)
+        player.act(screen, reward=reward)
+        hidden.append(player._policy.acting.get_tensors()["state"].tolist())
+    assert hidden[0] == hidden[1] != hidden[2]
 
 
 def test_a_loaded_agent_forgets_its_frames_between_episodes(tmp_path: Path) -> None:

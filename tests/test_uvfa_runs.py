@@ -12,9 +12,12 @@ from typing import Any
 import goal_tasks  # noqa: F401  registers environments
 import numpy as np
 import pytest
+import torch
 from processes import Server, command_line
 from small_runs import differences, resume_to_end, small_config, train_to_end, train_until
+from torch import nn
 
+import lambda_replay as lr
 from lambda_replay.agents.protocol import Agent
 from lambda_replay.agents.run_settings import override
 from lambda_replay.agents.table import agent_kind, agents_for
@@ -97,6 +100,30 @@ def test_without_relabelling_it_is_the_agent_it_is_made_of(env: str, actor_criti
     relabelled, _ = trained(override(config, {"hindsight": {"share": 0.8}}))
     weights = relabelled.get_tensors()["weights"]
     assert not all(value.equal(weights[tensor]) for tensor, value in one.get_tensors()["weights"].items())
+
+
+# --- a network of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_network_of_ones_own(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    small: dict[str, Any] = {
+        "steps": 420,
+        "memory": {"start": 120, "capacity": 240},
+        "cache": {"size": 60, "block_length": 20, "refresh_every": 60, "updates": 4},
+        "evaluate_every": 120,
+    }
+    run = lr.train(BITS, out=tmp_path / "run", network=make(), **small)
+    assert run.config.agent == "uvfa-lambda"
+    assert lr.load(run.path, network=make()).act(np.zeros(8)) in range(4)
+    with pytest.raises(ConfigError, match="belong to another network"):
+        lr.load(run.path)
+    continuous = train_to_end(tmp_path / "road", uvfa(ROAD))
+    with pytest.raises(ConfigError, match="with Box actions, uvfa-lambda takes no network of your own"):
+        lr.load(continuous, network=make())
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
@@ -274,6 +301,13 @@ def test_needs_follow_the_goals() -> None:
     _, inner = as_method(config, spec)
     plain = estimate(replace(inner, agent="dqn-lambda"), spec)
     assert estimate(config, spec).ram_bytes == plain.ram_bytes + 2 * 1_600 * 100 * 4
+
+
+@pytest.mark.parametrize(("name", "value"), [("observe", [0, 1]), ("scale", [2] * 8)])
+def test_a_view_that_hides_goals_is_refused(name: str, value: list[int]) -> None:
+    config = uvfa(BITS, **{name: value})
+    with pytest.raises(ConfigError, match=rf"needs goals whole and in the environment's units; leave {name} out, or"):
+        check_agent(config, make_environment(config).spec)
 
 
 def test_an_agent_for_other_actions_of_a_goal_environment_is_refused() -> None:

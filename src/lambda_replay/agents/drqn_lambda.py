@@ -285,6 +285,8 @@ KIND: AgentKind = replace(
         shrink=cached.shrink_cache,
     ),
     load=_load,
+    load_own=None,
     check=_check,
     needs=_needs,
+    sees_reward=lambda run: _config(run).recurrence.reward,
 )

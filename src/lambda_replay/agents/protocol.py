@@ -146,6 +146,7 @@ class AgentKind:
     load_own: Callable[[RunConfig, EnvironmentSpec, Tensors, nn.Module], Policy] | None = None
     actions: Literal["Discrete", "Box", "any"] = "Discrete"  # the action spaces it can learn
     needs_goals: bool = False  # whether observations must hold goals
+    sees_reward: Callable[[RunConfig], bool] = lambda run: False  # whether it acts on the last reward too
     # Rejects, before anything is written, what ``make`` or the first step would reject.
     check: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None] = lambda run, spec, module: None
     estimator: Callable[[RunConfig], Estimator] = lambda run: parse_estimator(run.estimator)

@@ -58,6 +58,14 @@ def agents_for(spec: EnvironmentSpec) -> list[str]:
 def check_actions(run: RunConfig, spec: EnvironmentSpec) -> None:
     """Reject an agent that does not fit the environment's actions, or that needs goals where there are none."""
     fitting = agents_for(spec)
+    if agent_kind(run.agent).needs_goals and (run.observe or run.scale):
+        name = "observe" if run.observe else "scale"
+        raise ConfigError(
+            f"agent {run.agent} needs goals whole and in the environment's units; leave {name} out, or choose one of "
+            f"{', '.join(fitting)}.",
+            "agent",
+            name,
+        )
     if agent_kind(run.agent).needs_goals and spec.goals is None:
         raise ConfigError(
             f"agent {run.agent} needs goals, but {run.env} has none (Dict observations with observation, achieved_goal "

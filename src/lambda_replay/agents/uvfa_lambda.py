@@ -155,6 +155,13 @@ def load(run: RunConfig, spec: EnvironmentSpec, weights: Tensors) -> Policy:
     return kind.load(inner, spec, weights)
 
 
+def load_own(run: RunConfig, spec: EnvironmentSpec, weights: Tensors, module: nn.Module) -> Policy:
+    kind, inner = as_method(run, spec)
+    if kind.load_own is None:
+        raise ConfigError(f"with Box actions, {run.agent} takes no network of your own; leave network out.", "agent")
+    return kind.load_own(inner, spec, weights, module)
+
+
 def check(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
     """Reject settings that the environment's actions leave unused, and goals that it cannot judge."""
     method, config, defaults = method_of(run, spec), uvfa_config(run), UVFALambdaConfig()
@@ -218,6 +225,7 @@ KIND = AgentKind(
     config=UVFALambdaConfig,
     make=make,
     load=load,
+    load_own=load_own,
     actions="any",
     needs_goals=True,
     check=check,

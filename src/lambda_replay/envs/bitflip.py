@@ -21,7 +21,7 @@ BACKGROUND, OFF, ON = (16, 16, 24), (60, 60, 76), (240, 228, 66)
 
 @final
 class BitFlip:
-    """N bits, of which every action flips one; the goal is another setting of them, drawn anew for every game.
+    """N bits, of which every action flips one; the goal is a setting of them, drawn anew for every game.
 
     A step earns −1, or 0 if it reaches the goal, which ends the game; after N steps it is truncated. An observation has
     the N bits, then the N bits of the goal.

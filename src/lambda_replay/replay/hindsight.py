@@ -17,7 +17,8 @@ Strategy = Literal["future", "final"]
 def relabel(blocks: Promoted, goals: Goals, *, share: float, strategy: Strategy, rng: np.random.Generator) -> Promoted:
     """The same blocks, a share of them with other goals, and with the rewards and terminations of those.
 
-    The blocks are independent draws, so the first ones are as random as any.
+    The blocks are independent draws, so the first ones are as random as any. Newest blocks, which are no draws, come
+    last, and keep their goals as long as there are others.
     """
     count = round(share * len(blocks.slots))
     if count == 0:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lambda_replay.agents.protocol import Policy, following
+from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError, EnvironmentFault
@@ -60,18 +61,25 @@ class Player:
             self._memory.abandon()
         self._last = None
 
-    def act(self, observation: Any, epsilon: float = 0.0, reward: float = 0.0) -> Any:
+    def act(self, observation: Any, epsilon: float = 0.0, reward: float | None = None) -> Any:
         """The action for an observation, greedy unless it is random with probability ``epsilon``.
 
-        An integer, or an array, that the environment's ``step`` takes. ``reward`` is what the action before earned;
-        only an agent with ``recurrence.reward`` reads it.
+        An integer, or an array, that the environment's ``step`` takes. ``reward`` is what the action before earned.
+        Only an agent with ``recurrence.reward`` needs it, in every step but an episode's first.
         """
         if not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon is {epsilon}; give a number from 0 to 1.")
-        self._see(observation, reward)
+        if reward is None and self._last is not None and agent_kind(self.config.agent).sees_reward(self.config):
+            raise ConfigError("this agent also sees rewards (recurrence.reward); give act the last step's as reward=….")
+        self._see(observation, 0.0 if reward is None else self._learned_from(reward))
         acted = self._policy.act(self._memory.newest_states(), epsilon, self._rng)
         self._last = acted.actions[0].tolist(), float(acted.behaviour_probs[0])
         return self._forms.native(self._last[0])
+
+    def _learned_from(self, reward: float) -> float:
+        """The reward as in training: where Atari's are clipped, its sign."""
+        is_clipped = self.config.atari is not None and self.config.atari.clip_rewards
+        return float(np.sign(reward)) if is_clipped else float(reward)
 
     def _see(self, observation: Any, reward: float) -> None:
         try:
