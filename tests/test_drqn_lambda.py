@@ -21,7 +21,7 @@ from small_runs import differences, resume_to_end, small_config, train_to_end, t
 from benchmarks.memory_chain import share_right
 from lambda_replay.agents.protocol import Remembers, following
 from lambda_replay.agents.recurrent_acting import RecurrentActing, RecurrentPolicy
-from lambda_replay.agents.run_settings import override
+from lambda_replay.agents.run_settings import override, to_dict
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import NetworkConfig, RunConfig
 from lambda_replay.envs import make_environment
@@ -41,6 +41,7 @@ from lambda_replay.rundir.checkpoints import tensor_file
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.rundir.resources import estimate
 from lambda_replay.training.assembly import assemble, make_environments
+from lambda_replay.training.loop import GameEnd, Learned
 from lambda_replay.training.presets import make_config
 
 CPU = torch.device("cpu")
@@ -271,6 +272,30 @@ def test_without_a_cell_a_gradient_step_is_that_of_dqn_lambda() -> None:
     assert np.isfinite(summary.loss)
     for one, other in zip(plain.weights().values(), own.weights().values(), strict=True):
         assert_allclose(one.numpy(), other.numpy(), atol=1e-6)
+
+
+def test_without_a_cell_a_whole_run_is_one_of_dqn_lambda() -> None:
+    """The same games and, but for the order of sums, the same metrics: sequences of one step are plain samples."""
+    values: dict[str, Any] = {"memory": {"storage": "ram"}, "checkpoint_every": 0, "steps": 600}
+    plain = small_config("CartPole-v1", **values)
+    shared = {name: to_dict(plain)[name] for name in ("estimator", "cache", "exploration", "optimizer", "network")}
+    recurrence = {"cell": "none", "burn_in": 0, "sequence_length": 1}
+    own = small_config("CartPole-v1", "drqn-lambda", **values, **shared, recurrence=recurrence)
+    one, other = (list(assemble(config, make_environments(config)).loop.run()) for config in (own, plain))
+    assert [event for event in one if isinstance(event, GameEnd)] == [
+        event for event in other if isinstance(event, GameEnd)
+    ]
+    pairs = [
+        (mine.metrics, theirs.metrics)
+        for mine, theirs in zip(one, other, strict=True)
+        if isinstance(mine, Learned) and isinstance(theirs, Learned) and "loss" in mine.metrics
+    ]
+    assert len(pairs) == 8
+    for mine, theirs in pairs:
+        names = {name for name in mine if mine[name] is not None} & set(theirs)
+        assert {"loss", "return_mean", "q_mean", "td_error_abs_mean", "gradient_norm"} <= names
+        for name in names - {"dead_share_1", "dead_share_2"}:  # measured in other states
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-4), name
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lambda_replay.agents import cached
-from lambda_replay.agents.epsilon_greedy import Epsilon, epsilon_greedy
+from lambda_replay.agents.epsilon_greedy import Epsilon, epsilon_greedy, uniformly_random
 from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, KeepsGoing, Tensors, Work
 from lambda_replay.agents.q_learning import FLOAT_BYTES, LEARNER_COPIES, minibatch_bytes, q_learning_kind
 from lambda_replay.agents.recurrent_acting import RecurrentActing, RecurrentPolicy
@@ -133,7 +133,10 @@ class DRQNLambda:
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
         """ε-greedy; the network sees every state, also where all actions are random, because it remembers them."""
-        return epsilon_greedy(self._acting.q_values(states), self._epsilon(step), self._streams.explore)
+        q_values, epsilon = self._acting.q_values(states), self._epsilon(step)
+        if epsilon == 1:
+            return uniformly_random(len(states), q_values.shape[1], self._streams.explore)
+        return epsilon_greedy(q_values, epsilon, self._streams.explore)
 
     def describe(self, step: int) -> Metrics:
         return {"epsilon": self._epsilon(step)}

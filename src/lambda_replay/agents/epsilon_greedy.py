@@ -33,6 +33,11 @@ def _epsilon_greedy_once(q_values: Floats, epsilon: float, rng: np.random.Genera
     return Acted(np.array([action]), np.array([epsilon / num_actions + (1 - epsilon) * (action == greedy_action)]))
 
 
+def uniformly_random(num_states: int, num_actions: int, rng: np.random.Generator) -> Acted:
+    """Actions [n] of random play, ε = 1, and their probabilities."""
+    return Acted(rng.integers(num_actions, size=num_states), np.full(num_states, 1 / num_actions))
+
+
 class Epsilon:
     """ε at a step: 1 for the first ``start`` steps, then annealed. deviations.md #5 says where the annealing starts."""
 
@@ -61,6 +66,5 @@ class EpsilonGreedy:
         """Actions [n] for states [n, F, *observation] and their probabilities."""
         epsilon = self.epsilon(step)
         if epsilon == 1:  # no Q-values are needed, which saves time during a long start
-            actions = self._rng.integers(self._num_actions, size=len(states))
-            return Acted(actions, np.full(len(states), 1 / self._num_actions))
+            return uniformly_random(len(states), self._num_actions, self._rng)
         return epsilon_greedy(self._q_function(states), epsilon, self._rng)
