@@ -6,8 +6,9 @@
 
 Every run has one core and one thread, and its budget is processor time, so that other work on the machine does not
 count against it; two runs are made at a time, one per core, in an order that mixes contestants and tasks. A run of 15
-seconds measures the speed first, which tells the schedules how many steps there will be. Scores: the mean of the last
-100 training games against time and steps, and the mean of 30 greedy games at the end.
+seconds measures the speed first, which tells the schedules how many steps there will be. If that turns out wrong, so
+that the steps end before the time or the schedules are far from their ends, the run is made again with its own speed.
+Scores: the mean of the last 100 training games against time and steps, and the mean of 30 greedy games at the end.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from lambda_replay.training.presets import make_config
 PLACE = Path(__file__).resolve().parents[1] / "results" / "race"
 PROBE_SECONDS = 15.0
 MARGIN = 1.05  # so that the time ends a run, and not its steps
+ATTEMPTS = 3  # at a run that uses its time and gets close to the end of its schedules
+USED, DONE = 0.97, 0.9  # of the time and of the planned steps, at least
 FIRST_GUESS = 200_000  # steps for which the first, short run makes its schedules
 EVALUATION_SEED = 10_000
 
@@ -108,9 +111,13 @@ def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -
     seconds = 60 * minutes
     probe = GameLog(min(PROBE_SECONDS, seconds / 4))
     train(contestant, task.env, seed + EVALUATION_SEED, FIRST_GUESS, probe)
-    steps = int(MARGIN * speed_of(probe) * seconds)
-    log = GameLog(seconds)
-    act = train(contestant, task.env, seed, steps, log)
+    speed = speed_of(probe)
+    for _ in range(ATTEMPTS):
+        steps, log = int(MARGIN * speed * seconds), GameLog(seconds)
+        act = train(contestant, task.env, seed, steps, log)
+        if log.used >= USED and log.step >= DONE * steps:
+            break
+        speed = log.speed
     result = {
         "task": task.env,
         "contestant": contestant,
@@ -128,7 +135,9 @@ def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -
 
 def speed_of(probe: GameLog) -> float:
     """Steps per second in the second half of a short run: the first includes imports and play before learning."""
-    middle, end = probe.curve[len(probe.curve) // 2], probe.curve[-1]
+    if len(probe.curve) < 2:
+        return probe.speed
+    middle, end = probe.curve[(len(probe.curve) - 1) // 2], probe.curve[-1]
     return float(end["step"] - middle["step"]) / (end["seconds"] - middle["seconds"])
 
 

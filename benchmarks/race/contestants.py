@@ -15,6 +15,7 @@ from benchmarks.race.tasks import DQN, OURS, PPO
 from benchmarks.speed.adapter import GymnasiumAdapter
 from benchmarks.speed.plain_networks import MinAtarFeatures
 from lambda_replay.agents.table import agent_kind
+from lambda_replay.config import RunConfig
 from lambda_replay.training.assembly import assemble, make_environments
 from lambda_replay.training.loop import GameEnd
 from lambda_replay.training.presets import make_config
@@ -31,6 +32,8 @@ def train(contestant: str, env: str, seed: int, steps: int, log: GameLog) -> Act
 
 def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
     config = make_config(env, agent=agent)
+    if agent == "pqn":
+        config = replace(config, algorithm=_for_steps(config, steps))
     whole = config.algorithm.boundary_every
     config = replace(
         config,
@@ -56,6 +59,13 @@ def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Ac
         return int(policy.act(own[None, None], 0.0, rng).actions[0])
 
     return act
+
+
+def _for_steps(config: RunConfig, steps: int) -> Any:
+    """PQN's settings for a run of other length: its authors let ε fall over a share of the run."""
+    algorithm: Any = config.algorithm
+    share = algorithm.exploration.steps / config.steps
+    return replace(algorithm, exploration=replace(algorithm.exploration, steps=max(1, round(share * steps))))
 
 
 def _linear(value: Any) -> Any:

@@ -20,7 +20,8 @@ class GameLog:
     def __init__(self, seconds: float) -> None:
         self.curve: list[dict[str, Any]] = []
         self._recent: deque[float] = deque(maxlen=WINDOW)
-        self._budget, self._num_games, self._last_step = seconds, 0, 0
+        self._budget, self._num_games = seconds, 0
+        self.step, self._seconds = 0, 0.0  # where the contestant was last seen
         self._start, self._wall = time.process_time(), time.monotonic()
 
     def ended(self, score: float) -> None:
@@ -30,8 +31,8 @@ class GameLog:
 
     def stepped(self, step: int) -> None:
         """The contestant is at this step now."""
-        self._last_step = step
-        seconds = time.process_time() - self._start
+        self.step = step
+        seconds = self._seconds = time.process_time() - self._start
         if seconds >= self._budget * (len(self.curve) + 1) / POINTS:
             self.curve.append(
                 {
@@ -44,10 +45,20 @@ class GameLog:
         if seconds >= self._budget:
             raise Over
 
+    @property
+    def speed(self) -> float:
+        """Steps per second of processor time."""
+        return self.step / self._seconds
+
+    @property
+    def used(self) -> float:
+        """The share of the budget that was used."""
+        return self._seconds / self._budget
+
     def summary(self) -> dict[str, Any]:
         return {
-            "steps": self._last_step,
-            "cpu_seconds": round(time.process_time() - self._start, 2),
+            "steps": self.step,
+            "cpu_seconds": round(self._seconds, 2),
             "wall_seconds": round(time.monotonic() - self._wall, 2),
             "curve": self.curve,
         }

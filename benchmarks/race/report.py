@@ -26,17 +26,21 @@ Key = tuple[str, str]  # task, contestant
 
 def write(place: Path) -> None:
     results = read_results(place)
-    draw(results, place / "race.png")
+    for axis in ("minutes", "steps"):
+        draw(results, place / f"race-{axis}.png", axis)
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
     PAGE.write_text(before + BEGIN + "\n" + table(results) + "\n" + END + rest.split(END)[1])
 
 
 def read_results(place: Path) -> dict[Key, list[Result]]:
-    """The runs of each task and contestant."""
+    """The runs of each task and contestant that had the task's whole budget."""
     results: dict[Key, list[Result]] = {}
     for path in sorted(place.glob("*.json")):
         result = json.loads(path.read_text())
+        if result["minutes"] != TASKS[result["task"]].minutes:
+            print(f"{path.name} had {result['minutes']:g} minutes and is left out")
+            continue
         results.setdefault((result["task"], result["contestant"]), []).append(result)
     return results
 
@@ -68,7 +72,10 @@ def table(results: dict[Key, list[Result]]) -> str:
         ]
         lines.append(f"| {name} ({task.minutes:g}) | {' | '.join(cells)} |")
     seeds = sorted({run["seed"] for runs in results.values() for run in runs})
-    lines += ["", f"Seeds {', '.join(map(str, seeds))}; mean ± standard error."]
+    every = [run for runs in results.values() for run in runs]
+    used = min(run["cpu_seconds"] / (60 * run["minutes"]) for run in every)
+    summary = f"Seeds {', '.join(map(str, seeds))}; mean ± standard error. "
+    lines += ["", summary + f"Every run used at least {100 * used:.0f} % of its time."]
     return "\n".join(lines) + "\n"
 
 
@@ -85,8 +92,8 @@ def _mean(values: NDArray[np.float64]) -> str:
     return f"{values.mean():.1f} ± {values.std(ddof=1) / np.sqrt(len(values)):.1f}"
 
 
-def draw(results: dict[Key, list[Result]], path: Path) -> None:
-    """One panel per task: the mean score of the last 100 training games against minutes, with every seed's range."""
+def draw(results: dict[Key, list[Result]], path: Path, axis: str) -> None:
+    """One panel per task: the mean score of the last 100 training games, and every seed's range, along an axis."""
     names = [name for name in TASKS if any(task == name for task, _ in results)]
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
@@ -96,9 +103,11 @@ def draw(results: dict[Key, list[Result]], path: Path) -> None:
     for axes, name in zip(all_axes.flat, names, strict=False):
         for who, label in CONTESTANTS.items():
             if (name, who) in results:
-                _draw_curve(axes, results[name, who], TASKS[name].minutes, COLOURS[who], label)
+                _draw_curve(axes, results[name, who], axis, COLOURS[who], label)
         axes.set_title(name)
-        axes.set_xlabel("minutes of one core")
+        axes.set_xlabel("minutes of one core" if axis == "minutes" else "steps")
+        if axis == "steps":
+            axes.set_xscale("log")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
     for axes in all_axes[:, 0]:
@@ -110,12 +119,15 @@ def draw(results: dict[Key, list[Result]], path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_curve(axes: Any, runs: list[Result], minutes: float, colour: str, label: str) -> None:
-    grid = np.linspace(0, minutes, GRID + 1)[1:]
+def _draw_curve(axes: Any, runs: list[Result], axis: str, colour: str, label: str) -> None:
+    def place(point: dict[str, Any]) -> float:
+        return float(point["seconds"] / 60 if axis == "minutes" else point["step"])
+
+    grid = np.linspace(0, min(place(run["curve"][-1]) for run in runs), GRID + 1)[1:]
     curves = []
     for run in runs:
         points = [point for point in run["curve"] if point["score"] is not None]
-        at = [point["seconds"] / 60 for point in points]
+        at = [place(point) for point in points]
         curves.append(np.interp(grid, at, [point["score"] for point in points], left=np.nan))
     low, high, mean = np.min(curves, axis=0), np.max(curves, axis=0), np.mean(curves, axis=0)
     axes.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
