@@ -32,7 +32,7 @@ from lambda_replay.learning.networks import make_network
 from lambda_replay.learning.recurrent_critic import RecurrentCritic, sequence_samples
 from lambda_replay.learning.recurrent_network import Cell, RecurrentNetwork, cut
 from lambda_replay.replay.cache import build_cache
-from lambda_replay.replay.critic import Promoted, QCritic, promote_slots
+from lambda_replay.replay.critic import Promoted, QCritic, promote, promote_slots
 from lambda_replay.replay.data import Floats
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.memory import ReplayMemory
@@ -55,10 +55,16 @@ SHAPES: dict[str, tuple[tuple[int, ...], Any]] = {
 
 
 def make_module(
-    cell: Cell = "gru", shape: tuple[int, ...] = (2,), *, has_reward: bool = True, shortcut: bool = True, seed: int = 0
+    cell: Cell = "gru",
+    shape: tuple[int, ...] = (2,),
+    *,
+    history: int = 1,
+    has_reward: bool = True,
+    shortcut: bool = True,
+    seed: int = 0,
 ) -> RecurrentNetwork:
     config = NetworkConfig(hidden=(8,), width=0.25)
-    plain = make_network(config, (1, *shape), NUM_ACTIONS, seed)
+    plain = make_network(config, (history, *shape), NUM_ACTIONS, seed)
     return RecurrentNetwork(
         plain,
         NUM_ACTIONS,
@@ -126,6 +132,62 @@ def test_a_block_unrolled_is_its_episodes_played_step_by_step(cell: Cell, kind: 
     unrolled = RecurrentCritic(network).evaluate(blocks).q_values[0]  # [L+1, A]
     assert unrolled.shape == (23, NUM_ACTIONS)
     assert_allclose(unrolled, seen[3:26], atol=1e-6)
+
+
+def play_at_random(
+    network: QNetwork, memory: ReplayMemory, rng: np.random.Generator
+) -> tuple[dict[int, Floats], dict[int, int]]:
+    """60 steps in every stream; by slot, the Q-values [A] when acting, and the steps since the episode's start."""
+    acting, depth = RecurrentActing(network, memory), [0] * memory.num_streams
+    seen: dict[int, Floats] = {}
+    depths: dict[int, int] = {}
+    for stream in range(memory.num_streams):
+        memory.begin(rng.normal(size=2).astype(np.float32), stream)
+    for _ in range(60):
+        q_values = acting.q_values(memory.newest_states())
+        for stream, slot in enumerate(memory.newest_slots().tolist()):
+            seen[slot], depths[slot] = q_values[stream], depth[stream]
+            letter, after = rng.choice(list("......TUA")), rng.normal(size=2).astype(np.float32)
+            if letter == "A":
+                memory.abandon(stream)
+            else:
+                action, reward = int(rng.integers(NUM_ACTIONS)), float(rng.normal())
+                memory.append(action, reward, after, letter == "T", letter == "U", 0.5, stream)
+            depth[stream] += 1
+            if letter != ".":
+                memory.begin(after, stream)
+                depth[stream] = 0
+    return seen, depths
+
+
+@given(
+    streams=st.integers(1, 3),
+    history=st.integers(1, 3),
+    burn_in=st.integers(0, 5),
+    newest=st.booleans(),
+    cell=st.sampled_from(CELLS),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=40, deadline=None)
+def test_blocks_of_a_memory_that_wrapped_around_unrolled_are_what_was_seen_when_acting(
+    streams: int, history: int, burn_in: int, newest: bool, cell: Cell, seed: int
+) -> None:
+    """Several streams, stacked frames, ends and abandoned episodes anywhere. Only whole episodes can be compared."""
+    rng, length = np.random.default_rng(seed), 6
+    network = QNetwork(make_module(cell, history=history), CPU)
+    memory = ReplayMemory(24 * streams, (2,), np.float32, history, num_streams=streams)
+    seen, depths = play_at_random(network, memory, rng)
+    size = length * (streams + 4)
+    blocks = promote(memory, discount=0.9, size=size, block_length=length, rng=rng, newest=newest, burn_in=burn_in)
+    unrolled = RecurrentCritic(network).evaluate(blocks).q_values  # [K, L+1, A]
+    known = [
+        (block, place)
+        for block, place in np.argwhere(blocks.transitions.is_step).tolist()
+        if depths[int(blocks.slots[block, place])] <= burn_in + place
+    ]
+    assert known
+    for block, place in known:
+        assert_allclose(unrolled[block, place], seen[int(blocks.slots[block, place])], atol=1e-6)
 
 
 @pytest.mark.parametrize("cell", CELLS)
