@@ -170,7 +170,7 @@ def play_at_random(
 )
 @settings(max_examples=40, deadline=None)
 def test_blocks_of_a_memory_that_wrapped_around_unrolled_are_what_was_seen_when_acting(
-    streams: int, history: int, burn_in: int, newest: bool, cell: Cell, seed: int
+    *, streams: int, history: int, burn_in: int, newest: bool, cell: Cell, seed: int
 ) -> None:
     """Several streams, stacked frames, ends and abandoned episodes anywhere. Only whole episodes can be compared."""
     rng, length = np.random.default_rng(seed), 6
