@@ -244,11 +244,14 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], sentence:
 
 
 def test_presets_are_the_published_ones() -> None:
-    """Gallici et al.: 128 × 32 steps, 2 epochs × 32 minibatches on MinAtar and Atari; 32 × 64, 4 × 16 on CartPole."""
-    for env, envs, size, epochs, minibatches, estimator in (
-        ("minatar/breakout", 128, 4_096, 2, 32, "peng:0.65"),
-        ("atari/pong", 128, 4_096, 2, 32, "peng:0.65"),
-        ("CartPole-v1", 32, 2_048, 4, 16, "peng:0.95"),
+    """Gallici et al.: 128 × 32 steps, 2 epochs × 32 minibatches on MinAtar and Atari; 32 × 64, 4 × 16 on CartPole.
+
+    Then λ, the learning rate at the beginning and the end, ε at the end, and the share of the run over which it falls.
+    """
+    for env, envs, size, epochs, minibatches, estimator, rates, epsilon, share in (
+        ("minatar/breakout", 128, 4_096, 2, 32, "peng:0.65", (5e-4, 0.0), 0.05, 0.1),
+        ("atari/pong", 128, 4_096, 2, 32, "peng:0.65", (2.5e-4, None), 0.001, 0.1),
+        ("CartPole-v1", 32, 2_048, 4, 16, "peng:0.95", (1e-4, 0.0), 0.2, 0.2),
     ):
         config = make_config(env, agent="pqn")
         algorithm = config.algorithm
@@ -256,6 +259,11 @@ def test_presets_are_the_published_ones() -> None:
         assert (config.envs, algorithm.rollout.size, algorithm.rollout.epochs) == (envs, size, epochs)
         assert algorithm.rollout.size // algorithm.optimizer.batch_size == minibatches
         assert config.estimator == estimator
+        optimizer, exploration = algorithm.optimizer, algorithm.exploration
+        assert (optimizer.learning_rate, optimizer.final_learning_rate) == rates
+        assert (optimizer.rectified, optimizer.loss, optimizer.max_grad_norm) == (True, "squared", 20)  # half of it: 10
+        assert (exploration.start, exploration.end) == (1, epsilon)
+        assert exploration.steps / config.steps == pytest.approx(share, rel=0.03)
         assert algorithm.network.layer_norm
         assert (config.steps - config.memory.start) % size == 0
 
