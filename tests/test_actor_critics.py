@@ -177,7 +177,7 @@ def test_retrace_takes_the_ratio_of_the_policy_s_density_to_the_stored_one() -> 
     # c = λ·min(1, ratio): with ratios so small that every trace is cut, what is left is the one-step return.
     cut = replace(block, ratios=np.zeros_like(block.ratios))
     one_step = lr.parse_estimator("nstep:1")(replace(block, baselines=None))
-    assert_allclose(lr.parse_estimator("retrace:1")(cut)[0][is_step[:, :-1]], one_step[is_step[:, :-1]], rtol=1e-5)
+    assert_allclose(lr.parse_estimator("retrace:1")(cut)[is_step[:, :-1]], one_step[is_step[:, :-1]], rtol=1e-5)
 
 
 # --- a problem with known soft values ---------------------------------------------------------------------------------

@@ -312,15 +312,31 @@ def test_several_critics_values_equal_each_alone(spelling: str, leading: tuple[i
 
 @pytest.mark.parametrize("spelling", [*OF_VALUES, *OF_RATIOS])
 def test_critics_may_share_a_value(spelling: str) -> None:
-    """TD3 takes the smaller of two values for V(s), and has two of Q(s, a)."""
+    """TD3 takes the smaller of two values for V(s). It is one critic then, the smaller: one return, one λ per block."""
     rng = np.random.default_rng(2)
     both = soft_block(rng, random_block(rng, num_blocks=5, length=14), (2,))
     shared = replace(both, values=both.values.min(axis=0), baselines=None)
     found = explain(lr.parse_estimator(spelling), shared)
-    for critic in range(2):
-        wanted = explain(lr.parse_estimator(spelling), replace(shared, action_values=both.action_values[critic]))
-        returns = np.broadcast_to(found.returns, (2, *both.rewards.shape))[critic]
-        assert_array_equal(returns, wanted.returns)
+    wanted = explain(lr.parse_estimator(spelling), replace(shared, action_values=both.action_values.min(axis=0)))
+    assert found.returns.shape == both.rewards.shape
+    assert_array_equal(found.returns, wanted.returns)
+    if wanted.lambdas is not None:
+        assert_array_equal(found.lambdas, wanted.lambdas)
+
+
+@given(seed=st.integers(0, 2**32 - 1), bound=st.floats(0.05, 2))
+@settings(max_examples=50, deadline=None)
+def test_critics_that_share_a_value_respect_one_bound(seed: int, bound: float) -> None:
+    """The mean |G − Q(s, a)| of a block, with the smaller Q, is within the bound unless λ is 0."""
+    rng = np.random.default_rng(seed)
+    both = soft_block(rng, random_block(rng, num_blocks=4, length=10), (2,))
+    shared = replace(both, values=both.values.min(axis=0), baselines=None)
+    found = explain(lr.parse_estimator(f"bounded:{bound:g}"), shared)
+    assert found.lambdas is not None
+    errors = np.abs(found.returns - both.action_values.min(axis=0)[:, :-1])
+    for block, (error, taken) in enumerate(zip(errors, both.is_transition, strict=True)):
+        (lambda_,) = set(found.lambdas[block].tolist())
+        assert lambda_ == 0 or error[taken].mean() <= float(f"{bound:g}") + 1e-5
 
 
 def test_nothing_is_written_into_a_value_block() -> None:

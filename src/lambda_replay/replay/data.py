@@ -78,6 +78,9 @@ class Evaluation(Protocol):
     def action_values(self) -> Floats: ...  # [..., K, L+1]  Q(s_t, a_t); zero where no action was taken
 
     @property
+    def shared_action_values(self) -> Floats: ...  # [..., K, L+1]  the same, but one where critics share one V(s)
+
+    @property
     def is_greedy(self) -> Booleans: ...  # [..., K, L+1]  whether a_t maximises Q(s_t, ·)
 
     def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
@@ -155,6 +158,10 @@ class Block:
         taken = np.take_along_axis(self.q_values, indices, axis=-1)[..., 0]
         return np.where(self.is_step, taken, np.zeros_like(taken))
 
+    @property
+    def shared_action_values(self) -> Floats:  # [..., K, L+1]
+        return self.action_values
+
     @cached_property
     def greedy_values(self) -> Floats:  # [..., K, L+1]
         """max_a Q(s_t, a)."""
@@ -224,6 +231,12 @@ class ValueBlock:
     def is_transition(self) -> Booleans:  # [K, L]
         assert self.is_step is not None
         return self.is_step[:, :-1]
+
+    @cached_property
+    def shared_action_values(self) -> Floats:  # [..., K, L+1], with the leading axes of ``values``
+        """Critics that share one V(s), the smaller of theirs, share Q(s, a) too: then there is one return, not two."""
+        num_extra = max(0, self.action_values.ndim - self.values.ndim)
+        return self.action_values.min(axis=tuple(range(num_extra))) if num_extra else self.action_values
 
     @property
     def is_greedy(self) -> Booleans:

@@ -27,7 +27,7 @@ class Median:
         return f"{self.family}median" + ("" if self.k == 20 else f"/{self.k}")
 
     def explain(self, block: Evaluation) -> Explanation:
-        values = block.action_values  # [..., K, L+1]
+        values = block.shared_action_values  # [..., K, L+1]
         lambdas = (np.arange(self.k + 1) / self.k).astype(values.dtype)  # [k+1]
         along_first = lambdas.reshape(-1, *[1] * values.ndim)
         candidates = _FAMILIES[self.family](block, along_first).returns  # [k+1, ..., K, L]
@@ -48,7 +48,7 @@ class Bounded:
         return f"{self.family}bounded:{short_number(self.bound)}"
 
     def explain(self, block: Evaluation) -> Explanation:
-        shape = block.action_values.shape[:-1]
+        shape = block.shared_action_values.shape[:-1]
         zeros, ones = np.zeros(shape), np.ones(shape)  # [..., K]
         is_free = self._satisfies(block, ones)  # where λ = 1 satisfies the bound, λ is 1
         has_search = ~is_free & self._satisfies(block, zeros)  # where even λ = 0 breaks the bound, λ is 0
@@ -65,6 +65,6 @@ class Bounded:
         return _FAMILIES[self.family](block, lambdas.astype(block.action_values.dtype)[..., None])
 
     def _satisfies(self, block: Evaluation, lambdas: Floats) -> Booleans:  # [..., K]
-        errors = np.abs(self._with(block, lambdas).returns - block.action_values[..., :-1])
+        errors = np.abs(self._with(block, lambdas).returns - block.shared_action_values[..., :-1])
         totals = np.where(block.is_transition, errors, 0).sum(axis=-1, dtype=np.float64)
         return totals <= self.bound * block.is_transition.sum(axis=1)

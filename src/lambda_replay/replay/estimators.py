@@ -144,7 +144,7 @@ class Retrace:
 
     def explain(self, block: Evaluation) -> Explanation:
         traces = _like(block, self.lambda_) * np.minimum(_like(block, 1), block.next_ratios(self.epsilon))
-        return _traced(block, block.next_values(self.epsilon), block.action_values[..., 1:], traces)
+        return _traced(block, block.next_values(self.epsilon), block.shared_action_values[..., 1:], traces)
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,7 +160,7 @@ class QStar:
         if 2 * discount * self.lambda_ >= 1 - discount > 0:
             limit = (1 - discount) / (2 * discount)
             warnings.warn(f"{self!r} may diverge: it contracts only for λ below {limit:.4g}; lower λ.", stacklevel=3)
-        return _traced(block, block.next_values(), block.action_values[..., 1:], _like(block, self.lambda_))
+        return _traced(block, block.next_values(), block.shared_action_values[..., 1:], _like(block, self.lambda_))
 
 
 @dataclass(frozen=True, repr=False)
