@@ -310,6 +310,8 @@ def test_estimators_that_do_not_fit_are_refused_with_the_reason(agent: str) -> N
         assert sentence.startswith(f"agent {agent} cannot use {spelling}: ")
         assert sentence.endswith(".")
         assert ". " not in sentence
+        named = re.findall(r"peng|nstep|retrace|median|bounded", sentence.rpartition("; ")[2])  # as remedies
+        assert set(named) <= {name.partition(":")[0] for name in fitting}
         assert caught.value.settings == ("estimator", "agent")
 
 
@@ -317,7 +319,7 @@ def test_estimators_that_do_not_fit_are_refused_with_the_reason(agent: str) -> N
 def test_a_baseline_takes_n_step_returns_only(agent: str) -> None:
     kind, config = agent_kind(agent), make_config("Pendulum-v1", agent=agent)
     assert repr(kind.estimator(override(config, {"estimator": "nstep:5"}))) == "nstep:5"
-    sentence = f"agent {agent} takes the estimator nstep:n, not peng:0.7; use agent {agent}-lambda for the others."
+    sentence = f"agent {agent} takes the estimator nstep:n, not peng:0.7; use agent {agent}-lambda for λ-returns."
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         kind.estimator(override(config, {"estimator": "peng:0.7"}))
     for rate in (0.0, 1.5):

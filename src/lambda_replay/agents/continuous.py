@@ -122,7 +122,7 @@ def parse_value_estimator(run: RunConfig, *, has_densities: bool) -> Estimator:
     if isinstance(estimator, ExpectedSarsa):
         reason = "with continuous actions it would be peng; use that."
     elif isinstance(estimator, QStar):
-        reason = "the largest Q-value over continuous actions is unknown; use peng or retrace."
+        reason = "it contracts only for λ close to 0, so it is not offered for continuous actions; use peng."
     else:
         try:
             estimator(_smallest_block(has_densities=has_densities))

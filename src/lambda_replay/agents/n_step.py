@@ -23,7 +23,7 @@ def parse_n_step(run: RunConfig) -> NStep:
     if not isinstance(estimator, NStep):
         raise ConfigError(
             f"agent {run.agent} takes the estimator nstep:n, not {run.estimator}; "
-            f"use agent {run.agent}-lambda for the others.",
+            f"use agent {run.agent}-lambda for λ-returns.",
             "estimator",
             "agent",
         )

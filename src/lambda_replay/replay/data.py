@@ -242,8 +242,13 @@ class ValueBlock:
     def is_greedy(self) -> Booleans:
         raise ConfigError(
             "this estimator needs to know which actions were greedy, but this critic has no row of Q-values; "
-            "choose one of peng, nstep, retrace, median, bounded."
+            f"choose one of {self._fitting}."
         )
+
+    @property
+    def _fitting(self) -> str:
+        """The estimators that need nothing else."""
+        return "peng, nstep, median, bounded" if self.ratios is None else "peng, nstep, retrace, median, bounded"
 
     def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
         _refuse_epsilon(epsilon)
@@ -255,7 +260,7 @@ class ValueBlock:
     def next_probs(self, epsilon: float) -> Floats:
         raise ConfigError(
             "this estimator needs the probabilities of finitely many actions, but this critic has no row of Q-values; "
-            "choose one of peng, nstep, retrace, median, bounded."
+            f"choose one of {self._fitting}."
         )
 
     def next_ratios(self, epsilon: float) -> Floats:  # [K, L]
