@@ -41,6 +41,7 @@ ARMS = {
     "dqn": "our `dqn`, 3-step, target network",
     "sb3": "Stable-Baselines3's DQN, its zoo's settings",
 }
+UNTIMED = ("paper",)  # ran in the gaps of other work and was often paused, so its hours mean nothing
 SEED_STYLES = ("--", "-")  # seed 1 is solid
 COLOURS = {"atari": "#0072B2", "paper": "#56B4E9", "dqn": "#E69F00", "sb3": "#D55E00"}
 
@@ -145,6 +146,8 @@ def draw(curves: list[Curve], path: Path) -> None:
     for row, game in zip(axes, games, strict=True):
         for curve in (curve for curve in curves if curve.game == game):
             for axis, places in zip(row, (curve.steps / 1e6, curve.hours), strict=True):
+                if axis is row[1] and curve.arm in UNTIMED:
+                    continue
                 style, label = SEED_STYLES[curve.seed % len(SEED_STYLES)], f"{ARMS[curve.arm]}, seed {curve.seed}"
                 axis.plot(places, curve.means, style, color=COLOURS[curve.arm], linewidth=1.4, label=label)
         for axis, label in zip(row, ("million steps", "hours, on one core"), strict=True):
@@ -157,7 +160,7 @@ def draw(curves: list[Curve], path: Path) -> None:
                 axis.axhline(GOALS[game], color="#888888", linewidth=0.8, linestyle=":", label=goal)
         row[0].set_ylabel(f"{game.title()}: score, mean of 100 games")
         handles = dict(zip(*reversed(row[0].get_legend_handles_labels()), strict=True))
-        row[0].legend(handles.values(), [label.replace("`", "") for label in handles], fontsize=8, frameon=False)
+        row[1].legend(handles.values(), [label.replace("`", "") for label in handles], fontsize=8, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -169,14 +172,17 @@ def table(curves: list[Curve]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for curve in curves:
+        is_timed = curve.arm not in UNTIMED
         goal = GOALS.get(curve.game)
         reached = None if goal is None else curve.reaching(goal)
         when = "–" if goal is None else f"{goal:g}: not yet"
         if reached is not None:
-            when = f"{goal:g}: {curve.steps[reached]:,.0f} steps, {curve.hours[reached]:.2f} h"
+            when = f"{goal:g}: {curve.steps[reached]:,.0f} steps"
+            when += f", {curve.hours[reached]:.2f} h" if is_timed else ""
+        hours, commit = f"{curve.hours[-1]:.2f}" if is_timed else "–", f"`{curve.commit}`" if curve.commit else "–"
         lines.append(
-            f"| {curve.game.title()} | {ARMS[curve.arm]} | {curve.seed} | {curve.steps[-1]:,.0f} | "
-            f"{curve.hours[-1]:.2f} | {curve.means[-1]:.1f} | {when} | {f'`{curve.commit}`' if curve.commit else '–'} |"
+            f"| {curve.game.title()} | {ARMS[curve.arm]} | {curve.seed} | {curve.steps[-1]:,.0f} | {hours} | "
+            f"{curve.means[-1]:.1f} | {when} | {commit} |"
         )
     return "\n".join(lines) + "\n"
 
