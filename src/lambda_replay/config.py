@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from lambda_replay.checks import (
+    LARGEST_NUMBER,
     require,
     require_fraction,
     require_positive,
@@ -264,8 +265,8 @@ class RunConfig:
             )
         require_fraction("", self, "discount", "flicker")
         require(
-            len(set(self.observe)) == len(self.observe) and min(self.observe, default=0) >= 0,
-            f"observe is {' '.join(map(shown, self.observe))}; give different numbers of 0 or more.",
+            len(set(self.observe)) == len(self.observe) and all(0 <= place <= LARGEST_NUMBER for place in self.observe),
+            f"observe is {' '.join(map(shown, self.observe))}; give numbers of components, from 0, each once.",
             "observe",
         )
         require(
