@@ -297,7 +297,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("Pendulum-v1 --estimator tree:0.5", ["sac-lambda cannot use tree:0.5", "finitely many actions"]),
     ("Pendulum-v1 --estimator retrace:0.5@0.1", ["sac-lambda cannot use", "leave out @ε"]),
     ("Pendulum-v1 --estimator watkins-median", ["sac-lambda cannot use watkins-median", "greedy"]),
-    ("Pendulum-v1 --estimator qstar:0.1", ["sac-lambda cannot use qstar:0.1", "contracts only for λ close to 0", "use peng"]),
+    ("Pendulum-v1 --estimator qstar:0.1", ["sac-lambda cannot use qstar:0.1", "only for λ close to 0", "use peng"]),
     ("Pendulum-v1 --estimator sarsa:0.1", ["sac-lambda cannot use sarsa:0.1", "peng"]),
     ("Pendulum-v1 --preset classic", ["preset classic does not fit agent sac-lambda", "continuous"]),
     ("CartPole-v1 --preset continuous", ["preset continuous does not fit agent dqn-lambda", "classic"]),
