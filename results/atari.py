@@ -148,8 +148,15 @@ def draw(curves: list[Curve], path: Path) -> None:
             for axis, places in zip(row, (curve.steps / 1e6, curve.hours), strict=True):
                 if axis is row[1] and curve.arm in UNTIMED:
                     continue
-                style, label = SEED_STYLES[curve.seed % len(SEED_STYLES)], f"{ARMS[curve.arm]}, seed {curve.seed}"
-                axis.plot(places, curve.means, style, color=COLOURS[curve.arm], linewidth=1.4, label=label)
+                style, name = SEED_STYLES[curve.seed % len(SEED_STYLES)], ARMS[curve.arm].partition(",")[0]
+                axis.plot(
+                    places,
+                    curve.means,
+                    style,
+                    color=COLOURS[curve.arm],
+                    linewidth=1.4,
+                    label=f"{name}, seed {curve.seed}",
+                )
         for axis, label in zip(row, ("million steps", "hours, on one core"), strict=True):
             axis.set_xlabel(label)
             axis.set_xlim(left=0)
