@@ -350,7 +350,7 @@ def test_an_agent_that_sees_rewards_asks_for_them(tmp_path: Path) -> None:
     path = train_to_end(tmp_path / "run", small_config(agent="drqn-lambda", recurrence={"reward": True}))
     player = lr.load(path)
     player.act(np.zeros(4))  # nothing was earned before an episode's first state
-    with pytest.raises(lr.ConfigError, match=r"also sees rewards \(recurrence\.reward\); give act the last step's"):
+    with pytest.raises(lr.ConfigError, match=r"also sees rewards \(recurrence\.reward\); pass the last one: act\("):
         player.act(np.zeros(4))
     player.act(np.zeros(4), reward=1.0)
     player.reset()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.race import __main__ as race
-from benchmarks.race.contestants import _for_steps
+from benchmarks.race.contestants import for_steps
 from benchmarks.race.log import GameLog, Over
 from benchmarks.race.report import draw, read_results, table
 from benchmarks.race.tasks import CONTESTANTS, DQN, PPO, TASKS
@@ -98,7 +98,7 @@ def test_a_wrong_plan_is_made_again_with_the_speed_of_the_run(
 def test_epsilon_of_pqn_falls_over_the_same_share_of_any_run() -> None:
     """A tenth on MinAtar, a fifth on the classic tasks: the authors' settings."""
     for env, share in (("minatar/breakout", 0.1), ("CartPole-v1", 0.2)):
-        algorithm = _for_steps(make_config(env, agent="pqn"), 4_000_000)
+        algorithm = for_steps(make_config(env, agent="pqn"), 4_000_000)
         assert algorithm.exploration.steps == pytest.approx(share * 4_000_000, rel=0.03)
 
 

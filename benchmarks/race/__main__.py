@@ -7,7 +7,8 @@
 Every run has one core and one thread, and its budget is processor time, so that other work on the machine does not
 count against it; two runs are made at a time, one per core, in an order that mixes contestants and tasks. A run of 15
 seconds measures the speed first, which tells the schedules how many steps there will be. If that turns out wrong, so
-that the steps end before the time or the schedules are far from their ends, the run is made again with its own speed.
+that the steps end before the time or the schedules are far from their ends, the run is repeated, planned with its own
+speed.
 Scores: the mean of the last 100 training games against time and steps, and the mean of 30 greedy games at the end.
 """
 

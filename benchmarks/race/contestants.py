@@ -33,7 +33,7 @@ def train(contestant: str, env: str, seed: int, steps: int, log: GameLog) -> Act
 def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
     config = make_config(env, agent=agent)
     if agent == "pqn":
-        config = replace(config, algorithm=_for_steps(config, steps))
+        config = replace(config, algorithm=for_steps(config, steps))
     whole = config.algorithm.boundary_every
     config = replace(
         config,
@@ -61,7 +61,7 @@ def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Ac
     return act
 
 
-def _for_steps(config: RunConfig, steps: int) -> Any:
+def for_steps(config: RunConfig, steps: int) -> Any:
     """PQN's settings for a run of other length: its authors let ε fall over a share of the run."""
     algorithm: Any = config.algorithm
     share = algorithm.exploration.steps / config.steps

@@ -26,6 +26,8 @@ Key = tuple[str, str]  # task, contestant
 
 def write(place: Path) -> None:
     results = read_results(place)
+    if not results:
+        raise SystemExit("there are no runs yet; make them with: python -m benchmarks.race run")
     for axis in ("minutes", "steps"):
         draw(results, place / f"race-{axis}.png", axis)
     page = PAGE.read_text()
@@ -71,8 +73,8 @@ def table(results: dict[Key, list[Result]]) -> str:
             for who in CONTESTANTS
         ]
         lines.append(f"| {name} ({task.minutes:g}) | {' | '.join(cells)} |")
-    seeds = sorted({run["seed"] for runs in results.values() for run in runs})
     every = [run for runs in results.values() for run in runs]
+    seeds = sorted({run["seed"] for run in every})
     used = min(run["cpu_seconds"] / (60 * run["minutes"]) for run in every)
     summary = f"Seeds {', '.join(map(str, seeds))}; mean ± standard error. "
     lines += ["", summary + f"Every run used at least {100 * used:.0f} % of its time."]

@@ -266,7 +266,7 @@ class RunConfig:
         require_fraction("", self, "discount", "flicker")
         require(
             len(set(self.observe)) == len(self.observe) and all(0 <= place <= LARGEST_NUMBER for place in self.observe),
-            f"observe is {' '.join(map(shown, self.observe))}; give numbers of components, from 0, each once.",
+            f"observe is {' '.join(map(shown, self.observe))}; give component numbers from 0, each only once.",
             "observe",
         )
         require(

@@ -157,7 +157,7 @@ class Speed:
     """
 
     def __init__(self, step: int) -> None:
-        """``step`` is where the run begins or goes on."""
+        """``step`` is where the run begins or is resumed."""
         self._began = (time.monotonic(), step)
         self._ends: deque[tuple[float, int]] = deque()  # of the cycles: time and step
 

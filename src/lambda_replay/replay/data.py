@@ -78,7 +78,7 @@ class Evaluation(Protocol):
     def action_values(self) -> Floats: ...  # [..., K, L+1]  Q(s_t, a_t); zero where no action was taken
 
     @property
-    def shared_action_values(self) -> Floats: ...  # [..., K, L+1]  the same, but one where critics share one V(s)
+    def shared_action_values(self) -> Floats: ...  # [..., K, L+1]  the same; one for critics that share V(s)
 
     @property
     def is_greedy(self) -> Booleans: ...  # [..., K, L+1]  whether a_t maximises Q(s_t, ·)

@@ -70,7 +70,9 @@ class Player:
         if not 0 <= epsilon <= 1:
             raise ConfigError(f"epsilon is {epsilon}; give a number from 0 to 1.")
         if reward is None and self._last is not None and agent_kind(self.config.agent).sees_reward(self.config):
-            raise ConfigError("this agent also sees rewards (recurrence.reward); give act the last step's as reward=….")
+            raise ConfigError(
+                "this agent also sees rewards (recurrence.reward); pass the last one: act(observation, reward=…)."
+            )
         self._see(observation, 0.0 if reward is None else self._learned_from(reward))
         acted = self._policy.act(self._memory.newest_states(), epsilon, self._rng)
         self._last = acted.actions[0].tolist(), float(acted.behaviour_probs[0])

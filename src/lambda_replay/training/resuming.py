@@ -89,7 +89,6 @@ def resume_run(
         beside = make_beside(config, network, env)
         if checkpoint is None:
             _make_way(path, config, say)
-            clear_run(path)
             on_failure.callback(clear_run, path)  # frees the space that was claimed on a disk too small
         run = Run(
             path,
@@ -105,9 +104,7 @@ def resume_run(
         if keep_memory:
             amend_provenance(path, recorded, keep_memory=True)
         if checkpoint is not None:
-            run.check(checkpoint)
-            keep_checkpoints(path, checkpoint.step)
-            checkpoint = _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
+            checkpoint = _settle_on(run, checkpoint, damaged_logs, say)
         if extended is not None:
             extend_run(path, recorded, extended, at=0 if checkpoint is None else checkpoint.step)
         if checkpoint is not None:
@@ -170,6 +167,13 @@ def newest_usable(
     return None, []
 
 
+def _settle_on(run: Run, checkpoint: Checkpoint, damaged_logs: list[str], say: Say) -> Checkpoint:
+    """Make a checkpoint that fits the run its newest, with logs that are sound."""
+    run.check(checkpoint)
+    keep_checkpoints(run.path, checkpoint.step)
+    return _renew_logs(run, checkpoint, damaged_logs, say) if damaged_logs else checkpoint
+
+
 def _renew_logs(run: Run, checkpoint: Checkpoint, names: list[str], say: Say) -> Checkpoint:
     """Restart damaged logs at a checkpoint, which then no longer relies on them.
 
@@ -212,12 +216,13 @@ def _effective_config(
 
 
 def _make_way(path: Path, config: RunConfig, say: Say) -> None:
-    """Set aside what blocks a run that starts over: a file where it needs a directory, or the reverse."""
+    """Clear a run that starts over, and set aside what blocks it: a file where it needs a directory, or the reverse."""
     logs = log_names(config)
     for name in (*logs, CHECKPOINTS, MEMORY):
         place = path / name
         if os.path.lexists(place) and not (place.is_file() if name in logs else place.is_dir()):
             say(f"{place} is in the way of this run; it is kept as {set_aside(place, STRAY).name}.")
+    clear_run(path)
 
 
 def _restore(run: Run, checkpoint: Checkpoint, say: Say) -> None:
