@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.race import __main__ as race
-from benchmarks.race.contestants import for_steps
+from benchmarks.race.contestants import for_steps, train
 from benchmarks.race.log import GameLog, Over
 from benchmarks.race.report import draw, read_results, table
-from benchmarks.race.tasks import CONTESTANTS, DQN, PPO, TASKS
+from benchmarks.race.tasks import CONTESTANTS, DISCRETE, DQN, PPO, SAC, TASKS, Task
 from lambda_replay.training.presets import make_config
 
 
@@ -41,7 +42,8 @@ def log_of(clock: Clock, *, seconds: float, steps: int, cycle: int, playing: flo
 
 
 def test_every_task_has_settings_for_every_peer() -> None:
-    assert set(PPO) == set(DQN) == set(TASKS)
+    for settings, contestant in ((PPO, "sb3-ppo"), (DQN, "sb3-dqn"), (SAC, "sb3-sac")):
+        assert set(settings) == {name for name, task in TASKS.items() if contestant in task.contestants}
 
 
 def test_a_log_knows_its_speed_and_how_much_time_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +73,7 @@ def test_a_wrong_plan_is_made_again_with_the_speed_of_the_run(
     """Whatever the probe says of 100 steps per second, the run that counts uses its time and its schedules."""
     clock, planned = Clock(monkeypatch), []
 
-    def train(contestant: str, env: str, seed: int, steps: int, log: GameLog) -> Any:
+    def train(contestant: str, task: Task, seed: int, steps: int, log: GameLog) -> Any:
         is_probe = steps == race.FIRST_GUESS
         speed = 100 * probed if is_probe else 100
         if not is_probe:
@@ -113,10 +115,11 @@ def result(task: str, contestant: str, seed: int, minutes: float, score: float) 
 def test_the_table_and_the_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [
         result("CartPole-v1", who, seed, 2, 10.0 * place + seed)
-        for place, who in enumerate(CONTESTANTS)
+        for place, who in enumerate(DISCRETE)
         for seed in (0, 2)
     ]
     runs.append(result("CartPole-v1", "pqn", 4, 0.1, 500.0))
+    runs.append(result("Pendulum-v1", "sac-lambda", 2, 2, -150.0))
     for number, run in enumerate(runs):
         (tmp_path / f"{number}.json").write_text(json.dumps(run))
     results = read_results(tmp_path)
@@ -125,6 +128,20 @@ def test_the_table_and_the_pictures(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "| CartPole-v1 (2) | 1.0 ± 1.0; greedy 2.0 ± 1.0; 1k steps |" in text
     assert "**31.0 ± 1.0**; greedy **32.0 ± 1.0**" in text
     assert "Seeds 0, 2; mean ± standard error. Every run used at least 99 % of its time." in text
+    assert f"| task (minutes) | {' | '.join(CONTESTANTS[who] for who in DISCRETE)} |" in text
+    assert "| Pendulum-v1 (2) | **-150.0**; greedy **-149.0**; 1k steps | – | – |" in text
     for axis in ("minutes", "steps"):
         draw(results, tmp_path / f"{axis}.png", axis)
         assert (tmp_path / f"{axis}.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("contestant", TASKS["Pendulum-v1"].contestants)
+def test_continuous_actions_reach_their_bounds(contestant: str) -> None:
+    """Greedy actions are those of Pendulum, from −2 to 2, whoever takes them."""
+    task = TASKS["Pendulum-v1"]
+    act = train(contestant, task, 0, 20_000, GameLog(1.0))
+    states = np.random.default_rng(0).uniform([-1, -1, -8], [1, 1, 8], (64, 3)).astype(np.float32)
+    actions = np.array([act(state) for state in states])
+    assert actions.shape == (64, 1)
+    assert (np.abs(actions) <= 2).all()
+    assert np.isfinite(race.play(task._replace(num_games=1), act, 0)).all()

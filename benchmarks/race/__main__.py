@@ -26,11 +26,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.race.contestants import Act, train
+from benchmarks.race.contestants import Act, peers_environment, train
 from benchmarks.race.log import GameLog
 from benchmarks.race.tasks import CONTESTANTS, TASKS, Task
-from benchmarks.speed.adapter import GymnasiumAdapter
-from lambda_replay.training.presets import make_config
 
 PLACE = Path(__file__).resolve().parents[1] / "results" / "race"
 PROBE_SECONDS = 15.0
@@ -62,6 +60,8 @@ def main() -> None:
     if options.command == "run":
         run_all(options)
     elif options.command == "one":
+        if options.contestant not in TASKS[options.task].contestants:
+            parser.error(f"{options.task} is for {', '.join(TASKS[options.task].contestants)}")
         run_one(TASKS[options.task], options.contestant, options.seed, options.out, options.minutes)
     else:
         from benchmarks.race.report import write
@@ -76,7 +76,8 @@ def run_all(options: argparse.Namespace) -> None:
         for seed in options.seeds
         for name in TASKS
         if options.tasks in name
-        for contestant in options.contestants
+        for contestant in TASKS[name].contestants
+        if contestant in options.contestants
         if not (options.out / file_name(name, contestant, seed)).exists()
     ]
     running: dict[int, subprocess.Popen[bytes]] = {}
@@ -111,11 +112,11 @@ def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -
     torch.set_num_threads(1)
     seconds = 60 * minutes
     probe = GameLog(min(PROBE_SECONDS, seconds / 4))
-    train(contestant, task.env, seed + EVALUATION_SEED, FIRST_GUESS, probe)
+    train(contestant, task, seed + EVALUATION_SEED, FIRST_GUESS, probe)
     speed = speed_of(probe)
     for _ in range(ATTEMPTS):
         steps, log = int(MARGIN * speed * seconds), GameLog(seconds)
-        act = train(contestant, task.env, seed, steps, log)
+        act = train(contestant, task, seed, steps, log)
         if log.used >= USED and log.step >= DONE * steps:
             break
         speed = log.speed
@@ -144,19 +145,19 @@ def speed_of(probe: GameLog) -> float:
 
 def play(task: Task, act: Act, seed: int) -> list[float]:
     """The scores of greedy games."""
-    environment = GymnasiumAdapter(make_config(task.env), seed)
+    environment = peers_environment(task, seed)
     scores: list[float] = []
     for _ in range(task.num_games):
         state, _ = environment.reset()
         score, is_over = 0.0, False
         for _ in range(task.longest_game):
             state, reward, terminated, truncated, _ = environment.step(act(np.asarray(state)))
-            score += reward
+            score += float(reward)
             is_over = terminated or truncated
             if is_over:
                 break
         if not is_over:
-            environment = GymnasiumAdapter(make_config(task.env), seed + 1 + len(scores))
+            environment = peers_environment(task, seed + 1 + len(scores))
         scores.append(score)
     return scores
 

@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from benchmarks.race.log import GameLog, Over
-from benchmarks.race.tasks import DQN, OURS, PPO
+from benchmarks.race.tasks import DQN, OURS, PPO, SAC, Task
 from benchmarks.speed.adapter import GymnasiumAdapter
 from benchmarks.speed.plain_networks import MinAtarFeatures
 from lambda_replay.agents.table import agent_kind
@@ -20,18 +22,28 @@ from lambda_replay.training.assembly import assemble, make_environments
 from lambda_replay.training.loop import GameEnd
 from lambda_replay.training.presets import make_config
 
-Act = Callable[[NDArray[Any]], int]  # a state as the adapter gives it -> a greedy action
+Act = Callable[[NDArray[Any]], Any]  # a state as the peers' environment gives it -> a greedy action that it takes
 
 
-def train(contestant: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
+def peers_environment(task: Task, seed: int) -> gymnasium.Env[Any, Any]:
+    """What the peers train on, and what everybody plays in the end: with continuous actions, Gymnasium's own."""
+    if not task.is_continuous:
+        return GymnasiumAdapter(make_config(task.env), seed)
+    environment = gymnasium.make(task.env)
+    environment.reset(seed=seed)
+    return environment
+
+
+def train(contestant: str, task: Task, seed: int, steps: int, log: GameLog) -> Act:
     """Train until the log's time is over; ``steps`` is what the schedules are made for."""
     if contestant in OURS:
-        return _train_ours(contestant, env, seed, steps, log)
-    return _train_ppo(env, seed, steps, log) if contestant == "sb3-ppo" else _train_dqn(env, seed, steps, log)
+        return _train_ours(contestant, task, seed, steps, log)
+    peers = {"sb3-ppo": _train_ppo, "sb3-dqn": _train_dqn, "sb3-sac": _train_sac}
+    return peers[contestant](task, seed, steps, log)
 
 
-def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Act:
-    config = make_config(env, agent=agent)
+def _train_ours(agent: str, task: Task, seed: int, steps: int, log: GameLog) -> Act:
+    config = make_config(task.env, agent=agent)
     if agent == "pqn":
         config = replace(config, algorithm=for_steps(config, steps))
     whole = config.algorithm.boundary_every
@@ -52,11 +64,15 @@ def _train_ours(agent: str, env: str, seed: int, steps: int, log: GameLog) -> Ac
                 log.ended(event.score)
             log.stepped(assembly.loop.step)
     policy = agent_kind(agent).load(config, environments[0].spec, assembly.agent.get_tensors()["weights"])
-    is_planes, rng = env.startswith("minatar/"), np.random.default_rng(seed)
+    is_planes, rng = task.env.startswith("minatar/"), np.random.default_rng(seed)
+    bounds = peers_environment(task, seed).action_space if task.is_continuous else None
 
-    def act(state: NDArray[Any]) -> int:
+    def act(state: NDArray[Any]) -> Any:
         own = np.moveaxis(state, 0, -1).astype(np.bool_) if is_planes else state
-        return int(policy.act(own[None, None], 0.0, rng).actions[0])
+        action = policy.act(own[None, None], 0.0, rng).actions[0]
+        if not isinstance(bounds, Box):
+            return int(action)
+        return bounds.low + (action + 1) / 2 * (bounds.high - bounds.low)  # ours are from −1 to 1
 
     return act
 
@@ -75,14 +91,12 @@ def _linear(value: Any) -> Any:
     return value
 
 
-def _vector(env: str, seed: int, num_envs: int) -> Any:
+def _vector(task: Task, seed: int, num_envs: int) -> Any:
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    config = make_config(env)
-
     def make(number: int) -> Callable[[], Any]:
-        return lambda: Monitor(GymnasiumAdapter(config, 1_000 * seed + number))
+        return lambda: Monitor(peers_environment(task, 1_000 * seed + number))
 
     return DummyVecEnv([make(number) for number in range(num_envs)])
 
@@ -109,30 +123,30 @@ def _learn(model: Any, steps: int, log: GameLog) -> None:
         model.learn(steps, callback=callback)
 
 
-def _train_ppo(env: str, seed: int, steps: int, log: GameLog) -> Act:
+def _train_ppo(task: Task, seed: int, steps: int, log: GameLog) -> Act:
     from stable_baselines3 import PPO as SB3PPO
     from stable_baselines3.common.vec_env import VecNormalize
 
-    settings = {name: _linear(value) for name, value in PPO[env].items()}
+    settings = {name: _linear(value) for name, value in PPO[task.env].items()}
     is_normalised = settings.pop("normalize", False)
-    vector = _vector(env, seed, settings.pop("n_envs"))
+    vector = _vector(task, seed, settings.pop("n_envs"))
     if is_normalised:
         vector = VecNormalize(vector)
-    name, policy_kwargs = _policy(env, None)
+    name, policy_kwargs = _policy(task.env, None)
     model = SB3PPO(name, vector, seed=seed, device="cpu", policy_kwargs=policy_kwargs, **settings)
     _learn(model, steps, log)
     return _greedy(model, vector if is_normalised else None)
 
 
-def _train_dqn(env: str, seed: int, steps: int, log: GameLog) -> Act:
+def _train_dqn(task: Task, seed: int, steps: int, log: GameLog) -> Act:
     from stable_baselines3 import DQN as SB3DQN
 
-    settings = dict(DQN[env])
-    name, policy_kwargs = _policy(env, settings.pop("hidden", None))
+    settings = dict(DQN[task.env])
+    name, policy_kwargs = _policy(task.env, settings.pop("hidden", None))
     fraction = min(1.0, settings.pop("exploration_steps") / steps)
     model = SB3DQN(
         name,
-        _vector(env, seed, 1),
+        _vector(task, seed, 1),
         seed=seed,
         device="cpu",
         policy_kwargs=policy_kwargs,
@@ -143,10 +157,18 @@ def _train_dqn(env: str, seed: int, steps: int, log: GameLog) -> Act:
     return _greedy(model, None)
 
 
+def _train_sac(task: Task, seed: int, steps: int, log: GameLog) -> Act:
+    from stable_baselines3 import SAC as SB3SAC
+
+    model = SB3SAC("MlpPolicy", _vector(task, seed, 1), seed=seed, device="cpu", **SAC[task.env])
+    _learn(model, steps, log)
+    return _greedy(model, None)
+
+
 def _greedy(model: Any, normalised: Any) -> Act:
-    def act(state: NDArray[Any]) -> int:
+    def act(state: NDArray[Any]) -> Any:
         seen = state if normalised is None else normalised.normalize_obs(state)
         action, _ = model.predict(seen, deterministic=True)
-        return int(action)
+        return action
 
     return act

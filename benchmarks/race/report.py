@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.race.tasks import CONTESTANTS, TASKS
+from benchmarks.race.tasks import CONTESTANTS, CONTINUOUS, DISCRETE, TASKS
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -18,6 +18,7 @@ from matplotlib import pyplot as plt
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results.md"
 BEGIN, END = "<!-- python -m benchmarks.race table -->\n", "<!-- end of benchmarks.race -->\n"
 COLOURS = {"dqn-lambda": "#2c4ca1", "pqn": "#107e4b", "sb3-ppo": "#e56908", "sb3-dqn": "#3d434b"}
+COLOURS |= {"sac-lambda": COLOURS["dqn-lambda"], "sb3-sac": COLOURS["sb3-dqn"]}  # no task has both
 GRID = 60  # points of a mean curve
 
 Result = dict[str, Any]
@@ -58,27 +59,33 @@ def greedy_scores(runs: list[Result]) -> NDArray[np.float64]:
 
 def table(results: dict[Key, list[Result]]) -> str:
     """For each task and contestant: training score, greedy score, and steps in thousands; the best scores in bold."""
-    lines = [
-        f"| task (minutes) | {' | '.join(CONTESTANTS.values())} |",
-        f"|---|{'---|' * len(CONTESTANTS)}",
-    ]
+    parts = [_part(results, contestants) for contestants in (DISCRETE, CONTINUOUS)]
+    every = [run for runs in results.values() for run in runs]
+    seeds = sorted({run["seed"] for run in every})
+    used = min(run["cpu_seconds"] / (60 * run["minutes"]) for run in every)
+    summary = f"Seeds {', '.join(map(str, seeds))}; mean ± standard error. "
+    parts.append([summary + f"Every run used at least {100 * used:.0f} % of its time."])
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _part(results: dict[Key, list[Result]], contestants: tuple[str, ...]) -> list[str]:
+    """The table of the tasks with these contestants; nothing before the first run of theirs."""
+    lines = []
     for name, task in TASKS.items():
-        found = {who: results[name, who] for who in CONTESTANTS if (name, who) in results}
-        if not found:
+        found = {who: results[name, who] for who in contestants if (name, who) in results}
+        if task.contestants != contestants or not found:
             continue
         best = max(found, key=lambda who: float(final_scores(found[who]).mean()))
         best_greedy = max(found, key=lambda who: float(greedy_scores(found[who]).mean()))
         cells = [
             _cell(found[who], is_best=who == best, is_best_greedy=who == best_greedy) if who in found else "–"
-            for who in CONTESTANTS
+            for who in contestants
         ]
         lines.append(f"| {name} ({task.minutes:g}) | {' | '.join(cells)} |")
-    every = [run for runs in results.values() for run in runs]
-    seeds = sorted({run["seed"] for run in every})
-    used = min(run["cpu_seconds"] / (60 * run["minutes"]) for run in every)
-    summary = f"Seeds {', '.join(map(str, seeds))}; mean ± standard error. "
-    lines += ["", summary + f"Every run used at least {100 * used:.0f} % of its time."]
-    return "\n".join(lines) + "\n"
+    if not lines:
+        return []
+    names = " | ".join(CONTESTANTS[who] for who in contestants)
+    return [f"| task (minutes) | {names} |", f"|---|{'---|' * len(contestants)}", *lines]
 
 
 def _cell(runs: list[Result], *, is_best: bool, is_best_greedy: bool) -> str:
@@ -114,8 +121,10 @@ def draw(results: dict[Key, list[Result]], path: Path, axis: str) -> None:
         axes.grid(alpha=0.25)
     for axes in all_axes[:, 0]:
         axes.set_ylabel("score (last 100 games)")
-    handles, labels = all_axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncol=len(labels), frameon=False)
+    lines = {
+        label: line for axes in all_axes.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(lines.values()), list(lines), loc="upper center", ncol=min(4, len(lines)), frameon=False)
     figure.tight_layout(rect=(0, 0, 1, 0.95))
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -7,27 +7,37 @@ from typing import Any, NamedTuple
 MINATAR = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 CLASSIC = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "MountainCar-v0")
 
-
-class Task(NamedTuple):
-    """An environment and how long each contestant may train on it."""
-
-    env: str
-    minutes: float  # of one core
-    num_games: int  # played greedily at the end
-    longest_game: int  # steps after which such a game is stopped
-
-
-TASKS = {
-    **{f"minatar/{game}": Task(f"minatar/{game}", 10, 30, 5_000) for game in MINATAR},
-    **{env: Task(env, 2, 30, 5_000) for env in CLASSIC},
-}
-
-OURS = ("dqn-lambda", "pqn")  # agents, each with the default preset of the task
+OURS = ("dqn-lambda", "pqn", "sac-lambda")  # agents, each with the default preset of the task
 CONTESTANTS = {
     "dqn-lambda": "DQN(λ), ours",
+    "sac-lambda": "SAC(λ), ours",
     "pqn": "PQN, ours (published settings)",
     "sb3-ppo": "PPO, Stable-Baselines3",
     "sb3-dqn": "DQN, Stable-Baselines3",
+    "sb3-sac": "SAC, Stable-Baselines3",
+}
+DISCRETE = ("dqn-lambda", "pqn", "sb3-ppo", "sb3-dqn")
+CONTINUOUS = ("sac-lambda", "sb3-ppo", "sb3-sac")
+
+
+class Task(NamedTuple):
+    """An environment, how long each contestant may train on it, and who takes part."""
+
+    env: str
+    minutes: float  # of one core
+    contestants: tuple[str, ...] = DISCRETE
+    num_games: int = 30  # played greedily at the end
+    longest_game: int = 5_000  # steps after which such a game is stopped
+
+    @property
+    def is_continuous(self) -> bool:
+        return self.contestants == CONTINUOUS
+
+
+TASKS = {
+    **{f"minatar/{game}": Task(f"minatar/{game}", 10) for game in MINATAR},
+    **{env: Task(env, 2) for env in CLASSIC},
+    "Pendulum-v1": Task("Pendulum-v1", 2, CONTINUOUS),
 }
 
 # PPO on MinAtar: 8 environments of Stable-Baselines3's Atari settings with a higher learning rate, which suits the
@@ -45,7 +55,7 @@ DQN_MINATAR = {
     "exploration_final_eps": 0.1,
 }
 
-# The others: rl-baselines3-zoo, hyperparams/ppo.yml and dqn.yml. "lin" marks a value that falls linearly to 0.
+# The others: rl-baselines3-zoo, hyperparams/ppo.yml, dqn.yml and sac.yml. "lin" marks a value that falls linearly to 0.
 PPO: dict[str, dict[str, Any]] = {
     **{f"minatar/{game}": PPO_MINATAR for game in MINATAR},
     "CartPole-v1": {
@@ -63,6 +73,10 @@ PPO: dict[str, dict[str, Any]] = {
     "MountainCar-v0": {
         "n_envs": 16, "n_steps": 16, "gae_lambda": 0.98, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0,
         "normalize": True,
+    },
+    "Pendulum-v1": {
+        "n_envs": 4, "n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0,
+        "learning_rate": 1e-3, "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4,
     },
 }  # fmt: skip
 DQN: dict[str, dict[str, Any]] = {
@@ -88,3 +102,4 @@ DQN: dict[str, dict[str, Any]] = {
         "exploration_final_eps": 0.07, "hidden": [256, 256],
     },
 }  # fmt: skip
+SAC: dict[str, dict[str, Any]] = {"Pendulum-v1": {"learning_rate": 1e-3}}
