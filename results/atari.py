@@ -37,13 +37,14 @@ WINDOW = 100  # games
 GOALS = {"pong": 18.0, "freeway": 20.0}
 ARMS = {
     "atari": "`atari`",
+    "twice": "`atari` with twice the updates",
     "paper": "`paper`, peng:0.75",
-    "dqn": "our `dqn`, 3-step, target network",
+    "dqn": "our `dqn`, 3-step, target network, twice the updates",
     "sb3": "Stable-Baselines3's DQN, its zoo's settings",
 }
 UNTIMED = ("paper",)  # ran in the gaps of other work and was often paused, so its hours mean nothing
 SEED_STYLES = ("--", "-")  # seed 1 is solid
-COLOURS = {"atari": "#0072B2", "paper": "#56B4E9", "dqn": "#E69F00", "sb3": "#D55E00"}
+COLOURS = {"atari": "#0072B2", "twice": "#009E73", "paper": "#56B4E9", "dqn": "#E69F00", "sb3": "#D55E00"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,7 +81,7 @@ ATARI_CACHE: dict[str, Any] = {  # the runs of results/atari
     "cache.refresh_every": 2_000,
     "cache.size": 8_000,
     "cache.block_length": 50,  # what each environment adds between refreshes
-    "cache.updates": None,  # a quarter of the steps: 500
+    "cache.updates": 250,
     "cache.newest": True,
     "cache.sampling": "systematic",
     "exploration.end": 0.01,

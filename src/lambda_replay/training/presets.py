@@ -116,8 +116,10 @@ PRESETS = {
     "atari": _preset(
         {"steps": 1_000_000, "envs": 40, "memory": MemoryConfig(capacity=200_000, start=10_000)},
         estimator="peng:0.8",
-        cache=CacheConfig(size=8_000, block_length=50, refresh_every=2_000, newest=True, sampling="systematic"),
-        target=TargetConfig(copy_every=2_000, update_every=4),
+        cache=CacheConfig(
+            size=8_000, block_length=50, refresh_every=2_000, updates=250, newest=True, sampling="systematic"
+        ),
+        target=TargetConfig(copy_every=2_000, update_every=8),
         exploration=ExplorationConfig(start=1.0, end=0.01, steps=100_000),
         optimizer=OptimizerConfig(
             learning_rate=2.5e-4, final_learning_rate=0.0, rectified=True, epsilon=1e-8, loss="huber"
