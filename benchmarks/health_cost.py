@@ -48,7 +48,7 @@ def small(config: RunConfig) -> RunConfig:
 
 
 def time_refreshes(config: RunConfig, refreshes: int) -> dict[str, float]:
-    """Mean seconds of a refresh with its training, and of its health metrics within."""
+    """Mean processor seconds of a refresh with its training, and of its health metrics within; one thread."""
     taken: dict[str, list[float]] = {"refresh": [], "units": [], "values": []}
     originals: dict[tuple[Any, str, str], Callable[..., Any]] = {
         (DQNLambda, "_train", "refresh"): DQNLambda._train,
@@ -77,21 +77,21 @@ def time_refreshes(config: RunConfig, refreshes: int) -> dict[str, float]:
 
 def timed(function: Callable[..., Any], taken: list[float]) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             return function(*arguments, **options)
         finally:
-            taken.append(time.perf_counter() - start)
+            taken.append(time.process_time() - start)
 
     return call
 
 
 def time_norm(gradients: list[torch.Tensor], repeats: int = 50) -> float:
     """Seconds for the norm of gradients of these shapes, as the learner computes it."""
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(repeats):
         torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients]))
-    return (time.perf_counter() - start) / repeats
+    return (time.process_time() - start) / repeats
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.replay.diagnostics import Metrics
 
-LOOK_EVERY = 500  # agent steps, or more
+LOOK_EVERY = 1_000  # agent steps, or more
 NUM_STATES = 64  # to look at: enough to tell whether a unit is ever used, and few compared with a refresh
 
 
