@@ -42,7 +42,7 @@ ARMS = {
     "dqn": "our `dqn`, 3-step, target network, twice the updates",
     "sb3": "Stable-Baselines3's DQN, its zoo's settings",
 }
-UNTIMED = ("paper",)  # ran in the gaps of other work and was often paused, so its hours mean nothing
+UNTIMED = ("pong-paper-seed1", "breakout-atari-seed1")  # ran in the gaps of other work: their hours mean nothing
 SEED_STYLES = ("--", "-")  # seed 1 is solid
 COLOURS = {"atari": "#0072B2", "twice": "#009E73", "paper": "#56B4E9", "dqn": "#E69F00", "sb3": "#D55E00"}
 
@@ -58,6 +58,10 @@ class Curve:
     hours: NDArray[np.float64]  # [E]
     scores: NDArray[np.float64]  # [E]
     commit: str
+
+    @property
+    def is_timed(self) -> bool:
+        return f"{self.game}-{self.arm}-seed{self.seed}" not in UNTIMED
 
     @property
     def means(self) -> NDArray[np.float64]:  # [E]
@@ -147,7 +151,7 @@ def draw(curves: list[Curve], path: Path) -> None:
     for row, game in zip(axes, games, strict=True):
         for curve in (curve for curve in curves if curve.game == game):
             for axis, places in zip(row, (curve.steps / 1e6, curve.hours), strict=True):
-                if axis is row[1] and curve.arm in UNTIMED:
+                if axis is row[1] and not curve.is_timed:
                     continue
                 style, name = SEED_STYLES[curve.seed % len(SEED_STYLES)], ARMS[curve.arm].partition(",")[0]
                 axis.plot(
@@ -180,14 +184,16 @@ def table(curves: list[Curve]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for curve in curves:
-        is_timed = curve.arm not in UNTIMED
         goal = GOALS.get(curve.game)
         reached = None if goal is None else curve.reaching(goal)
         when = "–" if goal is None else f"{goal:g}: not yet"
         if reached is not None:
             when = f"{goal:g}: {curve.steps[reached]:,.0f} steps"
-            when += f", {curve.hours[reached]:.2f} h" if is_timed else ""
-        hours, commit = f"{curve.hours[-1]:.2f}" if is_timed else "–", f"`{curve.commit}`" if curve.commit else "–"
+            when += f", {curve.hours[reached]:.2f} h" if curve.is_timed else ""
+        hours, commit = (
+            f"{curve.hours[-1]:.2f}" if curve.is_timed else "–",
+            f"`{curve.commit}`" if curve.commit else "–",
+        )
         lines.append(
             f"| {curve.game.title()} | {ARMS[curve.arm]} | {curve.seed} | {curve.steps[-1]:,.0f} | {hours} | "
             f"{curve.means[-1]:.1f} | {when} | {commit} |"
