@@ -1014,19 +1014,41 @@ def test_values_that_an_agent_never_had_are_refused(tmp_path: Path, lie: dict[st
         resume_run(run, lambda sentence: None)
 
 
-@pytest.mark.parametrize("name", ["weights", "optimizer"])
-def test_tensors_of_another_network_are_refused(stopped: Path, tmp_path: Path, name: str) -> None:
-    run = copy_run(stopped, tmp_path / "run")
-    path = newest(run) / f"{name}.safetensors"
-    tensors = load_tensors(path)
-    first = next(iter(tensors))
-    save_tensors(path, {**tensors, first: torch.zeros(7)})
-    state = json.loads(json.loads((newest(run) / STATE).read_text())["payload"])
+def replace_tensors(place: Path, name: str, changes: dict[str, torch.Tensor]) -> None:
+    """Other tensors in a file of a checkpoint, with a fitting checksum."""
+    path = place / f"{name}.safetensors"
+    save_tensors(path, {**load_tensors(path), **changes})
+    state = json.loads(json.loads((place / STATE).read_text())["payload"])
     content = path.read_bytes()
     state["checksums"]["files"][name] = checksum(str(len(content)).encode(), content)
     payload = json.dumps(state)
     text = json.dumps({"format": FORMAT, "checksum": checksum(payload.encode()), "payload": payload})
-    (newest(run) / STATE).write_text(text)
+    (place / STATE).write_text(text)
+
+
+@pytest.mark.parametrize("name", ["weights", "optimizer"])
+def test_tensors_of_another_network_are_refused(stopped: Path, tmp_path: Path, name: str) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    first = next(iter(load_tensors(newest(run) / f"{name}.safetensors")))
+    replace_tensors(newest(run), name, {first: torch.zeros(7)})
+    with pytest.raises(ConfigError, match="another network"):
+        resume_run(run, print)
+
+
+def test_a_count_that_was_saved_as_a_float_is_read(undisturbed: Path, stopped: Path, tmp_path: Path) -> None:
+    """Earlier versions saved Adam's count of its steps so."""
+    run = copy_run(stopped, tmp_path / "run")
+    count = load_tensors(newest(run) / "optimizer.safetensors")["step.0"]
+    assert (count.dtype, count.ndim) == (torch.int64, 0)
+    replace_tensors(newest(run), "optimizer", {"step.0": count.float()})
+    assert resume_to_end(run) == []
+    assert not differences(undisturbed, run)
+
+
+@pytest.mark.parametrize("count", [1.5, -1.0, float("nan"), float("inf")])
+def test_a_float_that_counts_nothing_is_refused(stopped: Path, tmp_path: Path, count: float) -> None:
+    run = copy_run(stopped, tmp_path / "run")
+    replace_tensors(newest(run), "optimizer", {"step.0": torch.tensor(count)})
     with pytest.raises(ConfigError, match="another network"):
         resume_run(run, print)
 

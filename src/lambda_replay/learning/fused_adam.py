@@ -28,14 +28,16 @@ class Adam:
         self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
         assert all(mean.stride() == parameter.stride() for mean, parameter in zip(self._means, parameters, strict=True))
-        self._step = torch.zeros((), device=self._parameters[0].device)  # one count for all parameters
+        self._num_steps = 0
+        # The fused call wants the count as float32, which ends at 2²⁴; by then 1 − βᵗ has long been 1.
+        self._step = torch.zeros((), device=self._parameters[0].device)  # one for all parameters
         # The fused call copies tensors that are not contiguous, so it gets flat views in memory order.
         self._lines = [[_line(tensor) for tensor in many] for many in (self._parameters, self._means, self._squares)]
 
     @property
     def num_steps(self) -> int:
         """How often the parameters were updated."""
-        return int(self._step)
+        return self._num_steps
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Update every parameter in place."""
@@ -43,7 +45,7 @@ class Adam:
             _line(gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient))
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
-        self._step += 1
+        self._count(self._num_steps + 1)
         parameters, means, squares = self._lines
         factor = rectification(self.num_steps, self._config.beta2) if self._config.rectified else 1.0
         if factor is None:
@@ -65,6 +67,10 @@ class Adam:
             maximize=False,
         )
 
+    def _count(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self._step.fill_(num_steps)
+
     def _step_by_mean(self, gradients: list[Tensor]) -> None:
         """θ ← θ − α·m̂, with both moments updated."""
         parameters, means, squares = self._lines
@@ -75,14 +81,15 @@ class Adam:
         torch._foreach_add_(parameters, means, alpha=-self.learning_rate / (1 - beta1**self.num_steps))
 
     def get_state(self) -> dict[str, Tensor]:
-        """Both moments of each parameter and the step count, on the host."""
-        named = {"mean": self._means, "square": self._squares, "step": [self._step]}
+        """Both moments of each parameter on the host, and the number of steps."""
+        named = {"mean": self._means, "square": self._squares, "step": [torch.tensor(self._num_steps)]}
         return {f"{name}.{number}": tensor.cpu() for name, many in named.items() for number, tensor in enumerate(many)}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        for name, many in {"mean": self._means, "square": self._squares, "step": [self._step]}.items():
+        for name, many in {"mean": self._means, "square": self._squares}.items():
             for number, tensor in enumerate(many):
                 tensor.copy_(state[f"{name}.{number}"])
+        self._count(int(state["step.0"]))
 
 
 def rectification(step: int, beta2: float) -> float | None:

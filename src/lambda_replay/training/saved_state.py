@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic reads this one before Python 3.12
 
@@ -81,11 +82,16 @@ def check_tensors(checkpoint: Checkpoint, own: Mapping[str, Tensors]) -> None:
     if wanted.keys() != checkpoint.tensors.keys():
         raise ConfigError("the checkpoint belongs to another agent; resume with the one it was made with.")
     for name, tensors in wanted.items():
-        if _forms(checkpoint.tensors[name]) != _forms(tensors):
+        found = checkpoint.tensors[name]
+        if found.keys() != tensors.keys() or not all(_fits(found[part], tensor) for part, tensor in tensors.items()):
             raise ConfigError(
                 f"the checkpoint's {name} tensors belong to another network; resume with the one it was made with."
             )
 
 
-def _forms(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+def _fits(found: Tensor, own: Tensor) -> bool:
+    """Whether a tensor has the form of ours; earlier versions saved a count, now an int64 scalar, as float32."""
+    if found.shape != own.shape or found.dtype == own.dtype:
+        return found.shape == own.shape
+    is_count = own.dtype == torch.int64 and own.ndim == 0 and found.dtype == torch.float32
+    return is_count and float(found).is_integer() and float(found) >= 0
