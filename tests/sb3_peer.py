@@ -10,6 +10,7 @@ import pytest
 import stable_baselines3
 import torch
 from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor, nn
 
@@ -104,32 +105,37 @@ def copy_policy(networks: ActorCritic, actor: Any) -> None:
 
 
 def wide_memory(steps: int = 60) -> lr.ReplayMemory:
-    """States of eight numbers, as the peer's environment has them."""
+    """States of eight numbers, as the peer's environment has them; episodes of ten steps, every other truncated."""
     rng = np.random.default_rng(3)
     memory = lr.ReplayMemory(200, (8,), np.float32, action_shape=(2,))
-    memory.begin(rng.normal(size=8).astype(np.float32))
     for number in range(1, steps + 1):
-        ends = number % 20 == 0
-        action = rng.uniform(-0.9, 0.9, 2).astype(np.float32)
-        memory.append(action, float(rng.normal()), rng.normal(size=8).astype(np.float32), terminated=ends)
-        if ends and number < steps:
+        if number % 10 == 1:
             memory.begin(rng.normal(size=8).astype(np.float32))
+        action, reward = rng.uniform(-0.9, 0.9, 2).astype(np.float32), float(rng.normal())
+        next_observation = rng.normal(size=8).astype(np.float32)
+        memory.append(action, reward, next_observation, terminated=number % 20 == 0, truncated=number % 20 == 10)
     return memory
 
 
 def as_samples(blocks: lr.Promoted) -> tuple[ReplayBufferSamples, NDArray[np.bool_]]:
-    """Every step of the blocks as the peer's replay buffer would give it; and where in the blocks they are [K, L]."""
+    """Every step of the blocks through the peer's own replay buffer; and where in the blocks they are [K, L].
+
+    The buffer learns of a time limit as its agents tell it: in ``done``, and in the info of the step.
+    """
     found = blocks.transitions
     is_step = found.is_step[:, :-1]
     states = blocks.memory.states(blocks.slots.reshape(-1))[:, 0].reshape(*blocks.slots.shape, -1)
-    columns = (
-        states[:, :-1][is_step],
-        found.actions[:, :-1][is_step],
-        states[:, 1:][is_step],
-        found.terminated[:, :-1][is_step][:, None].astype(np.float32),
-        found.rewards[:, :-1][is_step][:, None],
-    )
-    return ReplayBufferSamples(*map(torch.from_numpy, columns)), is_step
+    spaces = Spaces.observation_space, Spaces.action_space
+    buffer = ReplayBuffer(int(is_step.sum()), *spaces, device="cpu", handle_timeout_termination=True)
+    num_limits = 0
+    for k, t in np.argwhere(is_step):
+        done = np.array([not found.is_step[k, t + 1]])
+        is_limit = bool(done) and not found.terminated[k, t]
+        rows = states[k, t : t + 1], states[k, t + 1 : t + 2], found.actions[k, t : t + 1], found.rewards[k, t : t + 1]
+        buffer.add(*rows, done, [{"TimeLimit.truncated": is_limit}])
+        num_limits += is_limit
+    assert num_limits > 0
+    return buffer._get_samples(np.arange(buffer.size())), is_step
 
 
 def next_noise(blocks: lr.Promoted, is_step: NDArray[np.bool_], seed: int) -> Tensor:

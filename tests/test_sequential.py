@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
-from test_actor_critics import all_blocks, build, literal_returns, played_memory
+from test_actor_critics import all_blocks, build, played_memory
 from torch import Tensor, nn
+from value_oracles import assert_literal, valued
 
 import lambda_replay as lr
 from lambda_replay.agents.sdqn_lambda import SequentialCritic, choose_actions
@@ -84,12 +85,13 @@ def test_a_number_between_two_bins_counts_as_the_nearest() -> None:
 # --- returns ----------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=10)
-@given(seed=st.integers(0, 2**32 - 1), lambda_=st.sampled_from([0.0, 0.4, 1.0]))
-def test_returns_are_those_of_the_definition(seed: int, lambda_: float) -> None:
+@pytest.mark.parametrize("spelling", ["peng:0", "peng:0.4", "peng:1", "nstep:1", "nstep:3", "median/4", "bounded:1"])
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_returns_are_those_of_the_definition(seed: int, spelling: str) -> None:
     """V is the largest of the first row; Q(s, a) that of the last, after the numbers before."""
     blocks, networks = all_blocks(played_memory(seed, steps=24), length=6), make_networks(seed)
-    cache = build(blocks, SequentialCritic(networks), f"peng:{lambda_}")
+    cache = build(blocks, SequentialCritic(networks), spelling)
     states, actions = states_of(blocks), blocks.transitions.actions.reshape(-1, 2).tolist()
     with torch.no_grad():
         values = np.array([literal_row(networks, state, []).max().item() for state in states])
@@ -100,10 +102,7 @@ def test_returns_are_those_of_the_definition(seed: int, lambda_: float) -> None:
             ]
         )
     values, taken = values.reshape(blocks.slots.shape), taken.reshape(blocks.slots.shape)
-    expected, is_step = literal_returns(blocks, lambda_, values, values), blocks.transitions.is_step[:, :-1]
-    assert_allclose(cache.returns.reshape(is_step.shape)[is_step], expected[is_step], rtol=1e-4, atol=1e-4)
-    errors = (expected - taken[:, :-1])[is_step]
-    assert_allclose(cache.td_errors.reshape(is_step.shape)[is_step], errors, rtol=1e-3, atol=1e-4)
+    assert_literal(cache, spelling, [valued(blocks, values, taken)], taken)
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
+from value_oracles import literal_bounded, literal_lambda, literal_median, literal_n_step, literal_retrace
 
 import lambda_replay as lr
 from lambda_replay.replay.data import Block, Evaluation, ValueBlock
@@ -96,54 +97,6 @@ def soft_block(rng: np.random.Generator, block: Block, leading: tuple[int, ...] 
     )
 
 
-def literal_retrace(block: ValueBlock, lambda_: float) -> NDArray[np.float64]:
-    """Q(s_t,a_t) + Σ_{s≥t} γ^{s−t}·(Π_{i=t+1}^{s} c_i)·[r_s + γ·V(s_{s+1}) − Q(s_s,a_s)], c_i = λ·min(1, π/μ).
-
-    Munos et al. (2016), equation 3, one start at a time; NaN at closing slots.
-    """
-    assert block.ratios is not None
-    arrays = (block.rewards, block.discounts, block.values, block.action_values, block.ratios)
-    rewards, discounts, values, taken, ratios = (array.astype(np.float64) for array in arrays)
-    num_blocks, length = rewards.shape
-    returns = np.full((num_blocks, length), np.nan)
-    for k, start in np.argwhere(block.is_transition):
-        total, weight, t = taken[k, start], 1.0, start
-        while True:
-            total += weight * (rewards[k, t] + discounts[k, t] * values[k, t + 1] - taken[k, t])
-            if t == length - 1 or not block.continues[k, t]:
-                break
-            weight *= discounts[k, t] * lambda_ * min(1.0, ratios[k, t + 1])
-            t += 1
-        returns[k, start] = total
-    return returns
-
-
-def literal_soft_lambda(block: ValueBlock, lambda_: float) -> NDArray[np.float64]:
-    """(1−λ)·Σ λⁿ⁻¹·R⁽ⁿ⁾ + λᴺ⁻¹·R⁽ᴺ⁾ of soft n-step returns, whose entropies V − b of every state passed count in full.
-
-    R⁽ⁿ⁾ = Σ_{i<n} γⁱ·r_{t+i} + Σ_{0<i<n} γⁱ·(V − b)(s_{t+i}) + γⁿ·V(s_{t+n}); NaN at closing slots.
-    """
-    assert block.baselines is not None
-    arrays = (block.rewards, block.discounts, block.values, block.baselines)
-    rewards, discounts, values, baselines = (array.astype(np.float64) for array in arrays)
-    num_blocks, length = rewards.shape
-    returns = np.full((num_blocks, length), np.nan)
-    for k, start in np.argwhere(block.is_transition):
-        candidates, total, weight, t = [], 0.0, 1.0, start
-        while True:
-            total += weight * rewards[k, t]
-            weight *= discounts[k, t]
-            candidates.append(total + weight * values[k, t + 1])
-            if t == length - 1 or not block.continues[k, t]:
-                break
-            t += 1
-            total += weight * (values[k, t] - baselines[k, t])
-        last = len(candidates)
-        average = (1 - lambda_) * sum(lambda_ ** (n - 1) * candidates[n - 1] for n in range(1, last))
-        returns[k, start] = average + lambda_ ** (last - 1) * candidates[-1]
-    return returns
-
-
 def assert_close(actual: NDArray[Any], desired: NDArray[Any], block: ValueBlock) -> None:
     real = block.is_transition
     largest = max(float(np.abs(block.values).max()), float(np.abs(block.rewards).sum()), 1.0)
@@ -215,8 +168,16 @@ def test_retrace_with_densities() -> None:
 def test_the_literal_definitions_give_the_worked_examples_too() -> None:
     block = worked_block(ratios=np.array([[9, 0.5, 2, 9]]))
     assert_allclose(literal_retrace(block, 0.8), [[157.024, 58.4, 20]], rtol=1e-6)
-    assert_allclose(literal_soft_lambda(worked_soft_block(), 0.8), [[99.028, 67.4, 20]], rtol=1e-6)
-    assert_allclose(literal_soft_lambda(worked_soft_block(), 1.0), [[29.8, 17, 20]], rtol=1e-6)
+    assert_allclose(literal_lambda(worked_soft_block(), 0.8), [[99.028, 67.4, 20]], rtol=1e-6)
+    assert_allclose(literal_lambda(worked_soft_block(), 1.0), [[29.8, 17, 20]], rtol=1e-6)
+    assert_allclose(literal_lambda(worked_block(), 0.8), [[88.048, 58.4, 20]], rtol=1e-6)
+    assert_allclose(literal_n_step(worked_soft_block(), 2), [[256.6, 17, 20]], rtol=1e-6)
+    assert_allclose(literal_n_step(worked_block(), 2), [[244, 8, 20]], rtol=1e-6)
+    assert_allclose(literal_median(worked_soft_block(), 2), [[168.85, 143, 20]], rtol=1e-6)
+    for bound, lambda_ in ((1000, 1.0), (0, 0.0)):
+        found = literal_bounded(worked_soft_block(), bound)
+        assert found.lambdas == [lambda_]
+        assert_allclose(found.returns, literal_lambda(worked_soft_block(), lambda_))
 
 
 def test_a_truncated_step_bootstraps_with_its_whole_weight() -> None:
@@ -251,8 +212,8 @@ def test_baselines_that_are_the_values_change_nothing(spelling: str, block: Bloc
 @given(block=blocks(), seed=st.integers(0, 2**32 - 1), lambda_=st.sampled_from([0.0, 0.3, 0.8, 1.0]))
 def test_soft_returns_agree_with_their_definition(block: Block, seed: int, lambda_: float) -> None:
     soft = soft_block(np.random.default_rng(seed), block)
-    assert_close(estimate(f"peng:{lambda_}", soft), literal_soft_lambda(soft, lambda_), soft)
-    assert_close(estimate("nstep:1000", soft), literal_soft_lambda(soft, 1.0), soft)
+    assert_close(estimate(f"peng:{lambda_}", soft), literal_lambda(soft, lambda_), soft)
+    assert_close(estimate("nstep:1000", soft), literal_lambda(soft, 1.0), soft)
 
 
 @without_deadline
