@@ -43,6 +43,8 @@ def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int 
         small["polyak"] = {"train_every": INTERVAL, "updates": 5}  # an odd number, unlike the delay of td3's policy
     else:
         small["target"] = {"copy_every": INTERVAL, "update_every": 4}
+    if agent == "drqn-lambda":
+        small["recurrence"] = {"sequence_length": 10}
     if agent_kind(agent).actions == "Box":
         small["network"], small["optimizer"] = {"hidden": (16,)}, {"batch_size": 32}
     if env.startswith("atari/"):

@@ -290,7 +290,7 @@ def test_by_default_a_preset_is_timed_with_its_own_number_of_environments(
     monkeypatch.setattr(bench, "ENVIRONMENTS", (("minatar", "minatar/breakout"),))
     assert main(["bench", "--seconds", "0.01", "--threads", "1", "--json"]) == 0
     rows = [(row["preset"], row["agent"], row["envs"]) for row in json.loads(capsys.readouterr().out)["speed"]]
-    envs = {"dqn-lambda": 100, "dqn": 100, "pqn": 128, "drqn-lambda": 1}
+    envs = {"dqn-lambda": 100, "dqn": 100, "pqn": 128, "drqn-lambda": 100}
     assert rows == [("minatar", agent, number) for agent, number in envs.items()]
 
 
@@ -325,7 +325,7 @@ def test_what_cannot_be_measured_is_left_out_with_a_sentence(
         ("atari/breakout", "paper", 1, (200, 1_600, 50)),
         ("atari/breakout", "paper", 8, (200, 1_600, 50)),
         ("atari/breakout", "paper", 125, (250, 2_000, 62)),  # a fortieth: 200 is no multiple of 125
-        ("atari/breakout", "atari", 8, (200, 800, 50)),
+        ("atari/breakout", "atari", 8, (200, 800, 25)),
         ("minatar/breakout", "mini", 8, (200, 3_200, 50)),
         ("CartPole-v1", "classic", 1, (100, 4_000, 50)),  # as it is
     ],

@@ -565,7 +565,7 @@ def server() -> Iterator[Server]:
 
 
 TINY = [
-    "--agent", "drqn-lambda", "--steps", "420", "--memory.start", "120", "--memory.capacity", "240",
+    "--agent", "drqn-lambda", "--steps", "420", "--envs", "1", "--memory.start", "120", "--memory.capacity", "240",
     "--checkpoint-every", "60", "--threads", "1", "--cache.size", "60", "--cache.block-length", "20",
     "--cache.refresh-every", "60", "--cache.updates", "4", "--recurrence.sequence-length", "10",
     "--recurrence.units", "8", "--recurrence.burn-in", "5", "--optimizer.batch-size", "4", "--network.hidden", "8",
@@ -636,6 +636,7 @@ def test_needs_follow_the_settings() -> None:
 def cue_config(agent: str) -> RunConfig:
     own: dict[str, Any] = {
         "env": "MemoryChain-v0",
+        "envs": 1,
         "steps": 2_400,
         "checkpoint_every": 0,
         "estimator": "peng:0.8",
