@@ -1,4 +1,4 @@
-"""Estimators of studies/choices/minatar-choice.toml that are no part of the product: traces cut partly, and a λ that falls.
+"""Estimators of studies/choices/minatar-choice.toml, no part of the product: traces cut partly, and a λ that falls.
 
 A trace is c_t = λ·g(s_{t+1}, a_{t+1}) with a gate g that is 1 for the greedy action. Otherwise Watkins's gate is 0, and
 Peng's 1.
