@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,16 @@ def test_every_study_is_named_as_its_file_and_has_the_papers_baseline(file: Path
 def test_every_figure_has_a_full_and_a_small_study() -> None:
     names = {file.stem for file in STUDIES.glob("*.toml")}
     assert names == {"mini", *FIGURES, *(f"{figure}-mini" for figure in FIGURES)}
+
+
+@pytest.mark.parametrize("file", sorted(STUDIES.glob("choices/*.toml")), ids=lambda file: file.stem)
+def test_every_choice_is_between_a_preset_and_changes_of_it(file: Path) -> None:
+    study = read_study(file)
+    assert study.name == file.stem
+    assert study.baseline == "preset"
+    for environment in study.environments:
+        preset = make_config(environment)
+        assert config_of(study, environment, "preset") == replace(preset, steps=study.steps, threads=1)
 
 
 @pytest.mark.parametrize("figure", FIGURES)

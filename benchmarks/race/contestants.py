@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from benchmarks.race.log import GameLog, Over
@@ -18,6 +17,7 @@ from benchmarks.speed.adapter import GymnasiumAdapter
 from benchmarks.speed.plain_networks import MinAtarFeatures
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
+from lambda_replay.envs.actions import action_form
 from lambda_replay.training.assembly import assemble, make_environments
 from lambda_replay.training.loop import GameEnd
 from lambda_replay.training.presets import make_config
@@ -65,14 +65,11 @@ def _train_ours(agent: str, task: Task, seed: int, steps: int, log: GameLog) -> 
             log.stepped(assembly.loop.step)
     policy = agent_kind(agent).load(config, environments[0].spec, assembly.agent.get_tensors()["weights"])
     is_planes, rng = task.env.startswith("minatar/"), np.random.default_rng(seed)
-    bounds = peers_environment(task, seed).action_space if task.is_continuous else None
+    form = action_form(task.env, peers_environment(task, seed).action_space, None)
 
     def act(state: NDArray[Any]) -> Any:
         own = np.moveaxis(state, 0, -1).astype(np.bool_) if is_planes else state
-        action = policy.act(own[None, None], 0.0, rng).actions[0]
-        if not isinstance(bounds, Box):
-            return int(action)
-        return bounds.low + (action + 1) / 2 * (bounds.high - bounds.low)  # ours are from −1 to 1
+        return form.convert(policy.act(own[None, None], 0.0, rng).actions[0])
 
     return act
 

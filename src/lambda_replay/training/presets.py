@@ -71,6 +71,23 @@ def _preset(
     )
 
 
+def _fresh_cache(*, size: int, block_length: int, refresh_every: int, updates: int) -> CacheConfig:
+    """A cache that holds the newest block of every environment, and whose rows are all drawn about equally often."""
+    return CacheConfig(
+        size=size,
+        block_length=block_length,
+        refresh_every=refresh_every,
+        updates=updates,
+        newest=True,
+        sampling="systematic",
+    )
+
+
+def _falling_rate(learning_rate: float, **others: Any) -> OptimizerConfig:
+    """RAdam with a learning rate that falls to 0."""
+    return OptimizerConfig(learning_rate=learning_rate, final_learning_rate=0.0, rectified=True, epsilon=1e-8, **others)
+
+
 def _published_pqn(
     *,
     steps: int,
@@ -116,14 +133,10 @@ PRESETS = {
     "atari": _preset(
         {"steps": 1_000_000, "envs": 40, "memory": MemoryConfig(capacity=200_000, start=10_000)},
         estimator="peng:0.8",
-        cache=CacheConfig(
-            size=8_000, block_length=50, refresh_every=2_000, updates=250, newest=True, sampling="systematic"
-        ),
+        cache=_fresh_cache(size=8_000, block_length=50, refresh_every=2_000, updates=250),
         target=TargetConfig(copy_every=2_000, update_every=8),
         exploration=ExplorationConfig(start=1.0, end=0.01, steps=100_000),
-        optimizer=OptimizerConfig(
-            learning_rate=2.5e-4, final_learning_rate=0.0, rectified=True, epsilon=1e-8, loss="huber"
-        ),
+        optimizer=_falling_rate(2.5e-4, loss="huber"),
         network=NetworkConfig(width=0.5, layer_norm=True),
         others={
             "pqn": _published_pqn(
@@ -160,19 +173,10 @@ PRESETS = {
     "minatar": _preset(
         {"steps": 1_000_000, "envs": 100, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
         estimator="peng:0.65",
-        cache=CacheConfig(
-            size=8_000, block_length=40, refresh_every=4_000, updates=125, newest=True, sampling="systematic"
-        ),
+        cache=_fresh_cache(size=8_000, block_length=40, refresh_every=4_000, updates=125),
         target=TargetConfig(copy_every=4_000, update_every=32),
         exploration=ExplorationConfig(start=1.0, end=0.05, steps=100_000),
-        optimizer=OptimizerConfig(
-            batch_size=128,
-            learning_rate=5e-4,
-            final_learning_rate=0.0,
-            rectified=True,
-            epsilon=1e-8,
-            max_grad_norm=20.0,
-        ),
+        optimizer=_falling_rate(5e-4, batch_size=128, max_grad_norm=20.0),
         network=NetworkConfig(layer_norm=True),
         others={
             "pqn": _published_pqn(
@@ -187,28 +191,16 @@ PRESETS = {
             ),
             "drqn-lambda": Choice(
                 DRQNLambdaConfig(
-                    cache=CacheConfig(
-                        size=16_000,
-                        block_length=40,
-                        refresh_every=4_000,
-                        updates=100,
-                        newest=True,
-                        sampling="systematic",
-                    ),
+                    cache=_fresh_cache(size=16_000, block_length=40, refresh_every=4_000, updates=100),
                     recurrence=RecurrenceConfig(units=128, burn_in=10, sequence_length=20, shortcut=True),
                     exploration=ExplorationConfig(start=1.0, end=0.05, steps=100_000),
-                    optimizer=OptimizerConfig(
-                        batch_size=8,
-                        learning_rate=5e-4,
-                        final_learning_rate=0.0,
-                        rectified=True,
-                        epsilon=1e-8,
-                        max_grad_norm=20.0,
-                    ),
+                    optimizer=_falling_rate(5e-4, batch_size=8, max_grad_norm=20.0),
                     network=NetworkConfig(layer_norm=True),
                 ),
                 "peng:0.65",
-                {"memory": MemoryConfig(capacity=100_000, start=6_000, history=1)},  # blocks with their burn-in: 51
+                {
+                    "memory": MemoryConfig(capacity=100_000, start=6_000, history=1)
+                },  # a block with its burn-in needs 51 slots
             ),
         },
     ),
@@ -237,32 +229,14 @@ PRESETS = {
             ),
             "drqn-lambda": Choice(
                 DRQNLambdaConfig(
-                    cache=CacheConfig(
-                        size=8_000,
-                        block_length=50,
-                        refresh_every=400,
-                        updates=25,
-                        newest=True,
-                        sampling="systematic",
-                    ),
+                    cache=_fresh_cache(size=8_000, block_length=50, refresh_every=400, updates=25),
                     recurrence=RecurrenceConfig(units=64, burn_in=10, sequence_length=25, shortcut=True),
                     exploration=ExplorationConfig(start=1.0, end=0.05, steps=10_000),
-                    optimizer=OptimizerConfig(
-                        batch_size=16,
-                        learning_rate=1e-3,
-                        final_learning_rate=0.0,
-                        rectified=True,
-                        epsilon=1e-8,
-                        max_grad_norm=10.0,
-                    ),
+                    optimizer=_falling_rate(1e-3, batch_size=16, max_grad_norm=10.0),
                     network=NetworkConfig(hidden=(128,), layer_norm=True),
                 ),
                 "peng:0.95",
-                {
-                    "steps": 100_000,
-                    "envs": 16,
-                    "memory": MemoryConfig(capacity=100_000, start=1_600, history=1),
-                },
+                {"steps": 100_000, "envs": 16, "memory": MemoryConfig(capacity=100_000, start=1_600, history=1)},
             ),
         },
     ),
