@@ -71,7 +71,7 @@ gymnasium.register("MemoryChain-v0", MemoryChain)  # type: ignore[arg-type]
 
 
 def chain_config(length: int, lambda_: float, *, steps: int, seed: int, agent: str = "drqn-lambda") -> RunConfig:
-    """The preset ``classic`` with one environment, blocks of two whole games, and one update per 20 steps."""
+    """The preset ``classic`` with one environment, one update per 20 steps, and blocks that hold at least a game."""
     block_length = 2 * (length + 2)
     own: dict[str, Any] = {
         "env": "benchmarks.memory_chain:MemoryChain-v0",
