@@ -1,6 +1,6 @@
 """Training steps per second of SAC(λ) and TD3(λ) beside Stable-Baselines3's SAC and TD3, and what our gradients gain.
 
-python benchmarks/continuous_speed.py [--rounds 5] [--steps 192] [--start 1000]
+python -m benchmarks.continuous_speed [--rounds 5] [--steps 192] [--start 1000]
 
 Pendulum-v1, two hidden layers of 256 units, batches of 256, one update per step, one thread, no LayerNorm. Arms take
 turns, and ratios are taken within a round. Other work on the machine disturbs steps per second of processor time less
@@ -11,26 +11,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import time
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import gymnasium
-import numpy as np
 import stable_baselines3
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.turns import Run, ours, show, take_turns, theirs
 from lambda_replay.agents.run_settings import override
 from lambda_replay.learning import actor_critic
 from lambda_replay.learning.ensembles import Ensemble
-from lambda_replay.training.assembly import assemble, make_environments
 from lambda_replay.training.presets import make_config
 
 ENV = "Pendulum-v1"
-Run = Callable[[int], int]  # takes at least this many agent steps; returns how many
 PEERS = {  # with whom each arm is compared
     "SAC, Stable-Baselines3": "SAC, Stable-Baselines3",
     "sac-lambda": "SAC, Stable-Baselines3",
@@ -71,7 +66,7 @@ class PlainEnsemble:
         return self.input_gradient(saved, of_all, num_columns)
 
 
-def ours(agent: str, start: int, fast: Any = None) -> Run:
+def our_agent(agent: str, start: int, fast: Any = None) -> Run:
     """A run of ours after its random start of this many steps; ``fast`` replaces the fast ensembles."""
     changes = {
         "steps": 10**6,
@@ -84,47 +79,18 @@ def ours(agent: str, start: int, fast: Any = None) -> Run:
     config = override(make_config(ENV, agent=agent), changes)
     is_plain = contextlib.nullcontext() if fast is None else mock.patch.object(actor_critic, "FastEnsemble", fast)
     with is_plain:
-        loop = assemble(config, make_environments(config)).loop
-    events = loop.run()
-
-    def run(steps: int) -> int:
-        first = loop.step
-        while loop.step < first + steps:
-            next(events)
-        return loop.step - first
-
+        run = ours(config)
     run(start + 64)
     return run
 
 
-def theirs(kind: Any) -> Run:
+def their_agent(kind: Any) -> Run:
     """A model of Stable-Baselines3 after its random start."""
     settings = {"batch_size": 256, "train_freq": 1, "gradient_steps": 1, "learning_starts": 300}
     options: dict[str, Any] = {"policy_kwargs": {"net_arch": [256, 256]}, "device": "cpu", "seed": 0}
     model = kind("MlpPolicy", gymnasium.make(ENV), **settings, **options)
     model.learn(350)
-
-    def run(steps: int) -> int:
-        before = model.num_timesteps
-        model.learn(steps, reset_num_timesteps=False)
-        return int(model.num_timesteps - before)
-
-    return run
-
-
-def timed(run: Run, steps: int) -> tuple[float, float]:
-    """Steps per second of processor time, and by the clock."""
-    processor, clock = time.process_time(), time.perf_counter()
-    taken = run(steps)
-    return taken / (time.process_time() - processor), taken / (time.perf_counter() - clock)
-
-
-def show(name: str, speeds: NDArray[np.float64], peers: NDArray[np.float64]) -> None:
-    """Print median speeds of the rounds [rounds, 2], and their ratio to the peer's, with its quartiles."""
-    by_processor, by_clock = np.median(speeds, axis=0)
-    shares = np.quantile(speeds / peers, [0.25, 0.5, 0.75], axis=0)  # [3, 2]
-    ratios = "   ".join(f"{median:5.2f} × ({low:.2f} to {high:.2f})" for low, median, high in shares.T)
-    print(f"{name:<26} {by_processor:7.1f} {by_clock:7.1f}   {ratios}")
+    return theirs(model)
 
 
 def main() -> None:
@@ -135,18 +101,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     arms = {
-        "SAC, Stable-Baselines3": theirs(stable_baselines3.SAC),
-        "sac-lambda": ours("sac-lambda", options.start),
-        "sac-lambda with autograd": ours("sac-lambda", options.start, PlainEnsemble),
-        "TD3, Stable-Baselines3": theirs(stable_baselines3.TD3),
-        "td3-lambda": ours("td3-lambda", options.start),
+        "SAC, Stable-Baselines3": their_agent(stable_baselines3.SAC),
+        "sac-lambda": our_agent("sac-lambda", options.start),
+        "sac-lambda with autograd": our_agent("sac-lambda", options.start, PlainEnsemble),
+        "TD3, Stable-Baselines3": their_agent(stable_baselines3.TD3),
+        "td3-lambda": our_agent("td3-lambda", options.start),
     }
     assert arms.keys() == PEERS.keys()
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
-    for _ in range(options.rounds):
-        for name, run in arms.items():
-            found[name].append(timed(run, options.steps))
-    speeds = {name: np.array(pairs) for name, pairs in found.items()}  # [rounds, 2] each
+    speeds = take_turns(arms, options.rounds, options.steps)
     print("steps per second of processor time and by the clock; each as a multiple of Stable-Baselines3's")
     for name, peer in PEERS.items():
         show(name, speeds[name], speeds[peer])
