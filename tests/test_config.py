@@ -336,12 +336,11 @@ def test_a_saved_config_with_a_missing_setting_is_refused(name: str) -> None:
 
 def test_a_config_of_an_earlier_version_means_what_it_meant() -> None:
     values = to_dict(make_config("CartPole-v1", agent="drqn-lambda"))
-    del values["scale"], values["recurrence"]["shortcut"], values["optimizer"]["average"]
+    del values["scale"], values["recurrence"]["shortcut"]
     config = from_dict(values)
     assert config.scale == ()
     assert isinstance(config.algorithm, DRQNLambdaConfig)
     assert not config.algorithm.recurrence.shortcut
-    assert config.algorithm.optimizer.average == 0
     assert from_dict(to_dict(config)) == config
 
 

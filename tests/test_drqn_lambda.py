@@ -546,9 +546,8 @@ def tiny(env: str = "CartPole-v1", envs: int = 1, **values: Any) -> RunConfig:
         tiny(cache={"schedule": "concurrent"}, memory={"capacity": 400}),
         tiny("minatar/breakout", 2, estimator="median", cache={"priority": 0.5}),
         tiny(recurrence={"cell": "none", "sequence_length": 10, "burn_in": 4, "units": 8}),
-        tiny(optimizer={"batch_size": 4, "average": 0.9}, evaluate_every=100),
     ],
-    ids=["gru", "lstm-3", "concurrent", "minatar-2", "none", "average"],
+    ids=["gru", "lstm-3", "concurrent", "minatar-2", "none"],
 )
 def test_stopped_and_resumed_to_the_same_bytes(tmp_path: Path, config: RunConfig) -> None:
     whole = train_to_end(tmp_path / "whole", config)

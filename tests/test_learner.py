@@ -329,75 +329,26 @@ def test_gradient_clipping_bounds_the_first_step_of_plain_descent() -> None:
         assert len(before) == len(after)
 
 
-# --- a running mean of the weights ------------------------------------------------------------------------------------
-
-
-def test_the_policy_is_the_running_mean_of_the_weights() -> None:
-    """m_k = β m_{k−1} + (1 − β) θ_k after every update, from m_0 = θ_0; training itself does not notice."""
-    network, learner = linear(learning_rate=0.02, average=0.8)
-    plain = linear(learning_rate=0.02)
-    means = parameters(network)
-    for batch in minibatches(6):
-        learner.train([batch])
-        plain.learner.train([batch])
-        means = [0.8 * mean + 0.2 * weights for mean, weights in zip(means, parameters(network), strict=True)]
-    assert_same_weights(network, plain.network)
-    tensors = learner.get_tensors()
-    assert [*tensors] == ["weights", "network", "optimizer"]
-    for name, mean in zip(tensors["weights"], means, strict=True):
-        assert_allclose(tensors["weights"][name], mean, rtol=1e-5)
-        assert torch.equal(tensors["network"][name], network.weights()[name])
-        assert not torch.equal(tensors["network"][name], tensors["weights"][name])
-
-
-class TiedWithCount(nn.Module):
-    """One matrix under two names, and a count, which has no mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(NUM_INPUTS, NUM_ACTIONS)
-        self.second = self.first
-        self.count: Tensor
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, states: Tensor) -> Tensor:
-        if self.training:
-            self.count.add_(1)
-        outputs: Tensor = self.second(states.flatten(1))
-        return outputs
-
-
-def test_the_mean_of_a_users_network_has_all_its_names_and_the_newest_counts() -> None:
-    network, learner = trained(TiedWithCount(), learning_rate=0.02, average=0.5)
-    learner.train(minibatches(3))
-    mean = learner.get_tensors()["weights"]
-    assert mean.keys() == network.weights().keys()
-    assert torch.equal(mean["first.weight"], mean["second.weight"])
-    assert not torch.equal(mean["first.weight"], network.weights()["first.weight"])
-    assert int(mean["count"]) == 3
-
-
 # --- saving and restoring ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("updates_before", [0, 5])
-@pytest.mark.parametrize("average", [0.0, 0.9])
-def test_restored_from_files_it_goes_on_exactly(tmp_path: Path, updates_before: int, average: float) -> None:
-    config: dict[str, Any] = {"learning_rate": 0.02, "max_grad_norm": 1.0, "average": average}
+def test_restored_from_files_it_goes_on_exactly(tmp_path: Path, updates_before: int) -> None:
+    config: dict[str, Any] = {"learning_rate": 0.02, "max_grad_norm": 1.0}
     network, learner = linear(**config)
     if updates_before:
         learner.train(minibatches(updates_before))
-    for name, tensors in learner.get_tensors().items():
-        save_tensors(tmp_path / name, tensors)
+    save_tensors(tmp_path / "weights", network.weights())
+    save_tensors(tmp_path / "optimizer", learner.optimizer_state())
     expected = learner.train(minibatches(5, seed=9))
 
     restored = linear(seed=99, **config)
-    restored.learner.set_tensors({name: load_tensors(tmp_path / name) for name in learner.get_tensors()})
+    restored.network.load_weights(load_tensors(tmp_path / "weights"))
+    restored.learner.load_optimizer_state(load_tensors(tmp_path / "optimizer"))
     assert restored.learner.train(minibatches(5, seed=9)) == expected
     assert_same_weights(network, restored.network)
-    for name, tensors in learner.get_tensors().items():
-        for part, value in tensors.items():
-            assert torch.equal(value, restored.learner.get_tensors()[name][part]), (name, part)
+    for name, value in learner.optimizer_state().items():
+        assert torch.equal(value, restored.learner.optimizer_state()[name]), name
 
 
 def test_without_the_optimizers_state_it_does_not(tmp_path: Path) -> None:

@@ -140,7 +140,6 @@ class OptimizerConfig:
     epsilon: float = 1e-4  # Adam ε; paper 0.0001
     loss: Literal["squared", "huber"] = "squared"  # paper squared
     max_grad_norm: float | None = None  # clip the gradient norm to this; None means no clipping; paper None
-    average: float = 0.0  # the policy is a running mean of the weights, which keeps this share per update; paper 0
 
     def __post_init__(self) -> None:
         require_reasonable("optimizer.", self)
@@ -151,9 +150,8 @@ class OptimizerConfig:
                 f"optimizer.final_learning_rate is {self.final_learning_rate}; give 0 or more.",
                 "optimizer.final_learning_rate",
             )
-        for name, value in (("beta1", self.beta1), ("beta2", self.beta2), ("average", self.average)):
-            setting = f"optimizer.{name}"
-            require(0 <= value < 1, f"{setting} is {value}; give a number from 0 to below 1.", setting)
+        for name, value in (("optimizer.beta1", self.beta1), ("optimizer.beta2", self.beta2)):
+            require(0 <= value < 1, f"{name} is {value}; give a number from 0 to below 1.", name)
         if self.max_grad_norm is not None:
             require_positive("optimizer.", self, "max_grad_norm")
 

@@ -56,13 +56,13 @@ def frequent_cache() -> CacheConfig:
     return CacheConfig(size=8_000, block_length=50, refresh_every=64, updates=64)
 
 
-def check_optimizer(optimizer: OptimizerConfig) -> None:
-    """Reject a learning rate that falls and a mean of the weights, which these agents' learners do not know."""
-    for name, is_left_out in (
-        ("optimizer.final_learning_rate", optimizer.final_learning_rate is None),
-        ("optimizer.average", optimizer.average == 0),
-    ):
-        require(is_left_out, f"{name} works with discrete actions only; leave it out.", name)
+def check_constant_rate(optimizer: OptimizerConfig) -> None:
+    """Reject a learning rate that falls, which these agents' learners do not know."""
+    require(
+        optimizer.final_learning_rate is None,
+        "optimizer.final_learning_rate works with dqn-lambda, dqn and pqn only; leave it out.",
+        "optimizer.final_learning_rate",
+    )
 
 
 def fast_optimizer() -> OptimizerConfig:

@@ -12,7 +12,7 @@ from lambda_replay.agents.cached import check_room_for_blocks
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Shape,
-    check_optimizer,
+    check_constant_rate,
     continuous_kind,
     fast_optimizer,
     frequent_cache,
@@ -58,7 +58,7 @@ class DDPGLambdaConfig:
         """Reject what does not fit the rest of the run."""
         run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
         check_room_for_blocks(run, self.cache)
-        check_optimizer(self.optimizer)
+        check_constant_rate(self.optimizer)
 
 
 def make(

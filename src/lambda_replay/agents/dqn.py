@@ -164,10 +164,11 @@ class DQN:
 
     def get_tensors(self) -> dict[str, Tensors]:
         """The target network is not needed: at a boundary it is about to be overwritten."""
-        return self._learner.get_tensors()
+        return {"weights": self._network.weights(), "optimizer": self._learner.optimizer_state()}
 
     def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
-        self._learner.set_tensors(tensors)
+        self._network.load_weights(tensors["weights"])
+        self._learner.load_optimizer_state(tensors["optimizer"])
 
     def check_finite(self) -> None:
         self._learner.check_finite()

@@ -130,10 +130,11 @@ class DQNLambda:
             self._network.copy_weights_to(self._acting)
 
     def get_tensors(self) -> dict[str, Tensors]:
-        return self._learner.get_tensors()
+        return {"weights": self._network.weights(), "optimizer": self._learner.optimizer_state()}
 
     def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
-        self._learner.set_tensors(tensors)
+        self._network.load_weights(tensors["weights"])
+        self._learner.load_optimizer_state(tensors["optimizer"])
         self._adopt()
 
     def check_finite(self) -> None:

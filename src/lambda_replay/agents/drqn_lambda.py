@@ -182,10 +182,15 @@ class DRQNLambda:
             self._network.copy_weights_to(self._acting_network)
 
     def get_tensors(self) -> dict[str, Tensors]:
-        return {**self._learner.get_tensors(), "hidden": self._acting.get_tensors()}
+        return {
+            "weights": self._network.weights(),
+            "optimizer": self._learner.optimizer_state(),
+            "hidden": self._acting.get_tensors(),
+        }
 
     def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
-        self._learner.set_tensors(tensors)
+        self._network.load_weights(tensors["weights"])
+        self._learner.load_optimizer_state(tensors["optimizer"])
         self._acting.set_tensors(tensors["hidden"])
         self._adopt()
 

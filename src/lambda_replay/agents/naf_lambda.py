@@ -16,7 +16,7 @@ from lambda_replay.agents.actor_critic import CachedActorCritic
 from lambda_replay.agents.cached import check_room_for_blocks
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
-    check_optimizer,
+    check_constant_rate,
     continuous_kind,
     describe_ensemble,
     fast_optimizer,
@@ -67,7 +67,7 @@ class NAFLambdaConfig:
         """Reject what does not fit the rest of the run."""
         run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
         check_room_for_blocks(run, self.cache)
-        check_optimizer(self.optimizer)
+        check_constant_rate(self.optimizer)
 
 
 @dataclass(frozen=True)

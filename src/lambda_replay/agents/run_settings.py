@@ -19,7 +19,7 @@ from lambda_replay.errors import ConfigError
 ALGORITHM = "algorithm"  # the field whose own fields appear next to the run's in files and on the command line
 FAMILIES: dict[str, Any] = {"atari": AtariConfig, "minatar": MinAtarConfig}  # tables that are None by default
 # Settings that older configs lack, with the values that match what runs did before these settings existed.
-ADDED: dict[str, Any] = {"scale": [], "recurrence": {"shortcut": False}, "optimizer": {"average": 0.0}}
+ADDED: dict[str, Any] = {"scale": [], "recurrence": {"shortcut": False}}
 _WANTED = {
     "int": "a whole number",
     "float": "a number",

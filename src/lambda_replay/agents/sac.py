@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Minimum,
-    check_optimizer,
+    check_constant_rate,
     fast_optimizer,
     make_networks,
     modules_of,
@@ -52,7 +52,7 @@ class SACConfig:
     def check(self, run: RunConfig) -> None:
         """Reject what does not fit the rest of the run."""
         run.check_lock_step("polyak.train_every", self.polyak.train_every)
-        check_optimizer(self.optimizer)
+        check_constant_rate(self.optimizer)
 
 
 @dataclass(frozen=True)

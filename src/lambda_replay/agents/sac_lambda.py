@@ -17,7 +17,7 @@ from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Minimum,
     Shape,
-    check_optimizer,
+    check_constant_rate,
     continuous_kind,
     describe_critics,
     fast_optimizer,
@@ -105,7 +105,7 @@ class SACLambdaConfig:
         """Reject what does not fit the rest of the run."""
         run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
         check_room_for_blocks(run, self.cache)
-        check_optimizer(self.optimizer)
+        check_constant_rate(self.optimizer)
 
 
 @dataclass(frozen=True)

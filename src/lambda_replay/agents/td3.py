@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
-    check_optimizer,
+    check_constant_rate,
     fast_optimizer,
     make_networks,
     modules_of,
@@ -60,7 +60,7 @@ class TD3Config:
     def check(self, run: RunConfig) -> None:
         """Reject what does not fit the rest of the run."""
         run.check_lock_step("polyak.train_every", self.polyak.train_every)
-        check_optimizer(self.optimizer)
+        check_constant_rate(self.optimizer)
 
 
 @dataclass(frozen=True)

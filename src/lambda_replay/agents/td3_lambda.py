@@ -13,7 +13,7 @@ from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Minimum,
     Shape,
-    check_optimizer,
+    check_constant_rate,
     continuous_kind,
     fast_optimizer,
     frequent_cache,
@@ -78,7 +78,7 @@ class TD3LambdaConfig:
         """Reject what does not fit the rest of the run."""
         run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
         check_room_for_blocks(run, self.cache)
-        check_optimizer(self.optimizer)
+        check_constant_rate(self.optimizer)
 
 
 def make_critic(config: TD3LambdaConfig, networks: ActorCritic, rng: np.random.Generator) -> DeterministicCritic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,8 @@ class Learner:
         ``samples_of`` moves a minibatch to the network's device; a network that remembers needs more than states.
         """
         self._network, self._config, self._seed, self._samples_of = network, config, seed, samples_of
-        self._parameters: list[Tensor] = list(network.module.parameters())
+        self._parameters = list(network.module.parameters())
         self._adam = Adam(self._parameters, config)
-        self._mean = [parameter.detach().clone() for parameter in self._parameters] if config.average > 0 else None
         self._norms: list[Tensor] = []
 
     @torch.no_grad()
@@ -88,8 +87,6 @@ class Learner:
             if largest is not None:
                 torch._foreach_mul_(list(gradients), torch.clamp(largest / (norm + 1e-6), max=1.0))
         self._adam.step(gradients)
-        if self._mean is not None:  # m ← β·m + (1 − β)·θ (Polyak & Juditsky 1992; its exponential form)
-            torch._foreach_lerp_(self._mean, self._parameters, 1 - self._config.average)
         return errors, values
 
     def _forward(self, states: Any) -> tuple[Tensor, Backward]:
@@ -106,26 +103,11 @@ class Learner:
 
     def check_finite(self) -> None:
         """Raise DivergenceError if the weights, or Adam's moments, which would spoil the next step, are not finite."""
-        require_all_finite("the weights are", [*self._parameters, *(self._mean or [])])
+        require_all_finite("the weights are", self._parameters)
         require_all_finite("Adam's moments are", self._adam.get_state().values())
 
-    def get_tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The policy's weights and Adam's state; where the policy is a mean, also the network's own weights."""
-        weights, optimizer = self._network.weights(), self._adam.get_state()
-        if self._mean is None:
-            return {"weights": weights, "optimizer": optimizer}
-        means = dict(zip(map(id, self._parameters), self._mean, strict=True))
-        named = self._network.module.state_dict(keep_vars=True)  # tied parameters have several names
-        mean = {
-            name: means[id(named[name])].cpu().clone() if id(named[name]) in means else weights[name]
-            for name in weights
-        }
-        return {"weights": mean, "network": weights, "optimizer": optimizer}
+    def optimizer_state(self) -> dict[str, Tensor]:
+        return self._adam.get_state()
 
-    def set_tensors(self, tensors: Mapping[str, dict[str, Tensor]]) -> None:
-        self._network.load_weights(tensors["weights"])
-        if self._mean is not None:
-            for mean, parameter in zip(self._mean, self._parameters, strict=True):
-                mean.copy_(parameter.detach())
-            self._network.load_weights(tensors["network"])
-        self._adam.set_state(tensors["optimizer"])
+    def load_optimizer_state(self, state: dict[str, Tensor]) -> None:
+        self._adam.set_state(state)
