@@ -343,7 +343,7 @@ def test_settings_out_of_range_are_refused(agent: str, changes: dict[str, Any], 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_falling_learning_rate_is_refused(agent: str) -> None:
-    with pytest.raises(ConfigError, match=r"final_learning_rate works with dqn-lambda, dqn and pqn only; leave it out"):
+    with pytest.raises(ConfigError, match=r"final_learning_rate works with discrete actions only; leave it out"):
         override(make_config("Pendulum-v1", agent=agent), {"optimizer": {"final_learning_rate": 0.0}})
 
 

@@ -60,7 +60,7 @@ def check_constant_rate(optimizer: OptimizerConfig) -> None:
     """Reject a learning rate that falls, which these agents' learners do not know."""
     require(
         optimizer.final_learning_rate is None,
-        "optimizer.final_learning_rate works with dqn-lambda, dqn and pqn only; leave it out.",
+        "optimizer.final_learning_rate works with discrete actions only; leave it out.",
         "optimizer.final_learning_rate",
     )
 
