@@ -254,6 +254,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("minatar/brekout", ["no MinAtar game 'brekout'", "minatar/breakout"]),
     (f"{CHAIN} --foo 3", ["no option --foo"]),
     (f"{CHAIN} --cache.siez 3", ["no option --cache.siez", "--cache.size"]),
+    (f"{CHAIN} --no-cache.newest", ["no option --no-cache.newest", "--cache.n"]),
     (f"{CHAIN} --estimator peng:1.5", ["'peng:1.5'", "from 0 to 1"]),
     (f"{CHAIN} --estimator peng:-0.1", ["'peng:-0.1'", "from 0 to 1"]),
     (f"{CHAIN} --estimator nstep:0", ["'nstep:0'"]),

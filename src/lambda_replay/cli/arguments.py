@@ -17,17 +17,18 @@ LONGEST_NUMBER = 1_000  # digits; Python refuses to read integers with a few tho
 def check_arguments(arguments: list[str], options: Mapping[str, Any]) -> None:
     """Reject the first option that does not exist or has a wrong value; ``options`` gives the type of each."""
     remaining = deque(arguments)
+    flags = {name for option, hint in options.items() if hint is bool for name in (option, _negated(option))}
     while remaining:
         option, equals, text = remaining.popleft().partition("=")
         if not option.startswith("-"):
             raise ConfigError(f"{option}{equals}{text} is an unexpected argument")
         option = option.replace("_", "-")
-        if options.get(option) is bool or _is_negated_flag(option, options):
+        if option in flags:
             if equals:
                 raise ConfigError(f"{option} takes no value")
             continue
         if option not in options:
-            meant = difflib.get_close_matches(option, options, n=1)
+            meant = difflib.get_close_matches(option, [*options, *flags], n=1)
             raise ConfigError(f"there is no option {option}" + (f"; did you mean {meant[0]}?" if meant else ""))
         for given in [text] if equals else _take_values(remaining, option, options[option]):
             wanted = _wanted(_item_type(options[option]), given)
@@ -35,13 +36,10 @@ def check_arguments(arguments: list[str], options: Mapping[str, Any]) -> None:
                 raise ConfigError(f"{option} takes {wanted}, not {given[:LONGEST_SHOWN]!r}")
 
 
-def _is_negated_flag(option: str, options: Mapping[str, Any]) -> bool:
-    """Whether it is ``--no-x`` or ``--part.no-x`` for a flag ``x``."""
-    for separator in (".no-", "--no-"):
-        before, found, name = option.rpartition(separator)
-        if found and options.get(f"{before}{separator[:-3]}{name}") is bool:
-            return True
-    return False
+def _negated(flag: str) -> str:
+    """``--no-x`` for ``--x``, and ``--part.no-x`` for ``--part.x``, as tyro spells them."""
+    part, dot, name = flag.removeprefix("--").rpartition(".")
+    return f"--{part}{dot}no-{name}"
 
 
 def _take_values(remaining: deque[str], option: str, hint: Any) -> list[str]:
