@@ -107,6 +107,8 @@ MINATAR: dict[str, Any] = {
 MINATAR_CACHE: dict[str, Any] = {
     "envs": 100,
     "steps": 1_000_000,
+    "estimator": "median",
+    "exploration.end": 0.01,
     "cache.refresh_every": 4_000,
     "cache.block_length": 40,  # what each environment adds between refreshes
     "cache.newest": True,

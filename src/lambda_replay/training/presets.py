@@ -172,10 +172,10 @@ PRESETS = {
     ),
     "minatar": _preset(
         {"steps": 1_000_000, "envs": 100, "memory": MemoryConfig(capacity=100_000, start=5_000, history=1)},
-        estimator="peng:0.65",
+        estimator="median",
         cache=_fresh_cache(size=8_000, block_length=40, refresh_every=4_000, updates=125),
         target=TargetConfig(copy_every=4_000, update_every=32),
-        exploration=ExplorationConfig(start=1.0, end=0.05, steps=100_000),
+        exploration=ExplorationConfig(start=1.0, end=0.01, steps=100_000),
         optimizer=_falling_rate(5e-4, batch_size=128, max_grad_norm=20.0),
         network=NetworkConfig(layer_norm=True),
         others={
