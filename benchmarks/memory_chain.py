@@ -1,6 +1,6 @@
 """How long drqn-lambda can remember: a cue at the start, a choice N steps later, for several N and λ.
 
-    python -m benchmarks.memory_chain [--lengths 10 30] [--lambdas 0 0.5 0.8 0.95] [--steps N] [--seed N] [--out DIR]
+    python -m benchmarks.memory_chain [--lengths 30 100] [--lambdas 0 0.5 0.8 0.95] [--steps N] [--seed N] [--out DIR]
 
 Each run is one file DIR/N-λ-SEED.json; a run whose file exists is skipped, so an interrupted benchmark goes on where it
 stopped. A run is solved as soon as 95 of 100 greedy games are right, which is looked at every 5,000 steps. The game is
@@ -88,7 +88,7 @@ def chain_config(length: int, lambda_: float, *, steps: int, seed: int, agent: s
     }
     if agent == "drqn-lambda":
         own["recurrence"] = {"burn_in": 0, "sequence_length": None}
-        own["optimizer"] = {"batch_size": 16, "final_learning_rate": None}
+        own["optimizer"] = {"batch_size": 16, "final_learning_rate": None, "max_grad_norm": 10.0}
     return override(make_config("CartPole-v1", agent=agent), own)
 
 
@@ -116,7 +116,7 @@ def solve(config: RunConfig) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[10, 30, 100])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[30, 100])
     parser.add_argument("--lambdas", type=float, nargs="+", default=[0, 0.5, 0.8, 0.95])
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -232,7 +232,7 @@ PRESETS = {
                     cache=_fresh_cache(size=8_000, block_length=50, refresh_every=400, updates=25),
                     recurrence=RecurrenceConfig(units=64, burn_in=10, sequence_length=25, shortcut=True),
                     exploration=ExplorationConfig(start=1.0, end=0.05, steps=10_000),
-                    optimizer=_falling_rate(1e-3, batch_size=16, max_grad_norm=10.0),
+                    optimizer=_falling_rate(1e-3, batch_size=16),
                     network=NetworkConfig(hidden=(128,), layer_norm=True),
                 ),
                 "peng:0.95",
