@@ -376,6 +376,16 @@ def test_every_choice_is_between_a_preset_and_changes_of_it(file: Path) -> None:
         assert all(config_of(study, environment, arm) != preset for arm in study.arms if arm != "preset")
 
 
+def test_agents_are_compared_on_seeds_that_no_setting_was_chosen_with() -> None:
+    choices = [read_study(file) for file in STUDIES.glob("choices/*.toml")]
+    for file in STUDIES.glob("agents/*.toml"):
+        study = read_study(file)
+        assert study.name == file.stem
+        for choice in choices:
+            if set(choice.environments) & set(study.environments):
+                assert not set(choice.seeds) & set(study.seeds), choice.name
+
+
 @pytest.mark.parametrize("figure", FIGURES)
 def test_full_studies_have_the_papers_numbers(figure: str) -> None:
     """Appendix A: the table of hyper-parameters and the text around it."""
