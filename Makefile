@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10
 
 DEMO_OUT   := runs/demo
-DEMO_TRAIN := train minatar/breakout --steps 400000
+DEMO_TRAIN := train minatar/breakout --steps 500000
 DEMO_WATCH := watch
 
 .DEFAULT_GOAL := help
