@@ -34,7 +34,7 @@ ENV, KEPT = "CartPole-v1", [0, 2]  # positions
 PEER = "RecurrentPPO, sb3-contrib"
 PARTS = {  # of our time: what is timed
     "acting": (DRQNLambda, "act"),
-    "refresh: blocks unrolled": (RecurrentCritic, "evaluate"),
+    "refresh: blocks unrolled": (RecurrentCritic, "unroll"),
     "training: sequences unrolled": (RecurrentNetwork, "forward"),
     "training: gradients through them": (torch.autograd, "grad"),
 }

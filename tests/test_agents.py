@@ -260,7 +260,7 @@ class Stand(NamedTuple):
     def act(self, step: int) -> list[float]:
         """One step of the agent into its memory; its actions there and in other states, with their probabilities."""
         states = np.concatenate([self.memory.newest_states(), some_states(20, self.memory.history)])
-        actions, probs = self.agent.act(states, step)
+        actions, probs, _ = self.agent.act(states, step)
         store(self.memory, 0, int(actions[0]), float(probs[0]), self.environment.step(int(actions[0])))
         return [*actions.tolist(), *probs.tolist()]
 
@@ -442,7 +442,7 @@ def test_tensors_and_state_give_back_the_same_agent(kind: str, step: int) -> Non
     (metrics, *acted), (other_metrics, *other_acted) = (window_of(stand, step) for stand in (one, other))
     assert other_metrics == metrics
     assert (metrics is None) == (kind == "dqn" and step == 40)  # no update yet that metrics could be of
-    for (actions, probs), (other_actions, other_probs) in zip(acted, other_acted, strict=True):
+    for (actions, probs, _), (other_actions, other_probs, _) in zip(acted, other_acted, strict=True):
         assert_array_equal(actions, other_actions)
         assert_array_equal(probs, other_probs)
     assert are_same(own_tensors(one.agent), own_tensors(other.agent))
@@ -469,7 +469,7 @@ def test_what_was_learnt_is_named_after_its_files(kind: str) -> None:
     assert tensors.keys() == {"weights", "optimizer"}
     policy = agent_kind(config.agent).load(config, stand.environment.spec, tensors["weights"])
     states = some_states(100)
-    actions, probs = policy.act(states, 0.0, np.random.default_rng(0))
+    actions, probs, _ = policy.act(states, 0.0, np.random.default_rng(0))
     assert_array_equal(actions, stand.agent.act(states, 120).actions)
     assert_array_equal(probs, np.ones(100))
     assert len(set(actions.tolist())) > 1

@@ -167,7 +167,7 @@ def test_actions_are_as_frequent_as_their_density_says(agent: str) -> None:
     """E[ 1/μ(a|s) where a is in a region ] is the size of the region, for any density that is positive in it."""
     _, assembly = make(agent)
     states = np.full((40_000, 1, 3), 0.5, dtype=np.float32)
-    actions, log_probs = assembly.agent.act(states, START + 1)
+    actions, log_probs, _ = assembly.agent.act(states, START + 1)
     if agent == "sdqn-lambda":  # μ is the probability of one of 21² actions
         assert np.exp(-log_probs).mean() == pytest.approx(21**2, rel=0.1)
         return

@@ -250,7 +250,7 @@ def test_they_learn_to_reach(agent: str) -> None:
     policy = agent_kind(agent).load(config, make_environment(config).spec, assembly.agent.get_tensors()["weights"])
     places, costs = np.linspace(-1, 1, 21)[:, None], np.zeros(21)
     for _ in range(10):
-        actions, _ = policy.act(places[:, None].astype(np.float32), 0.0, np.random.default_rng(0))
+        actions, *_ = policy.act(places[:, None].astype(np.float32), 0.0, np.random.default_rng(0))
         costs += (places**2 + actions**2 / 10)[:, 0]
         places = places + actions / 2
     assert costs.mean() < 1.2

@@ -30,9 +30,9 @@ from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
 from lambda_replay.learning.networks import make_network
 from lambda_replay.learning.recurrent_critic import RecurrentCritic, sequence_samples
-from lambda_replay.learning.recurrent_network import Cell, RecurrentNetwork, cut
-from lambda_replay.replay.cache import build_cache
-from lambda_replay.replay.critic import Promoted, QCritic, promote, promote_slots
+from lambda_replay.learning.recurrent_network import Cell, Inputs, RecurrentNetwork, cut
+from lambda_replay.replay.cache import Cache, build_cache, fill_cache
+from lambda_replay.replay.critic import HIDDEN, Promoted, QCritic, promote, promote_slots
 from lambda_replay.replay.data import Floats
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.memory import ReplayMemory
@@ -134,11 +134,15 @@ def test_a_block_unrolled_is_its_episodes_played_step_by_step(cell: Cell, kind: 
     assert_allclose(unrolled, seen[3:26], atol=1e-6)
 
 
+def hidden_column(cell: Cell) -> dict[str, Any]:
+    return {HIDDEN: ((make_module(cell).state_size,), np.float32)}
+
+
 def play_at_random(
     network: QNetwork, memory: ReplayMemory, rng: np.random.Generator
 ) -> tuple[dict[int, Floats], dict[int, int]]:
     """60 steps in every stream; by slot, the Q-values [A] when acting, and the steps since the episode's start."""
-    acting, depth = RecurrentActing(network, memory), [0] * memory.num_streams
+    acting, depth = RecurrentActing(network, memory), [0] * memory.num_streams  # the memory may keep hidden states
     seen: dict[int, Floats] = {}
     depths: dict[int, int] = {}
     for stream in range(memory.num_streams):
@@ -152,7 +156,8 @@ def play_at_random(
                 memory.abandon(stream)
             else:
                 action, reward = int(rng.integers(NUM_ACTIONS)), float(rng.normal())
-                memory.append(action, reward, after, letter == "T", letter == "U", 0.5, stream)
+                kept = dict.fromkeys(memory.columns, acting.hidden[stream])
+                memory.append(action, reward, after, letter == "T", letter == "U", 0.5, stream, **kept)
             depth[stream] += 1
             if letter != ".":
                 memory.begin(after, stream)
@@ -165,17 +170,28 @@ def play_at_random(
     history=st.integers(1, 3),
     burn_in=st.integers(0, 5),
     newest=st.booleans(),
+    keeps_states=st.booleans(),
     cell=st.sampled_from(CELLS),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_blocks_of_a_memory_that_wrapped_around_unrolled_are_what_was_seen_when_acting(
-    *, streams: int, history: int, burn_in: int, newest: bool, cell: Cell, seed: int
+    *, streams: int, history: int, burn_in: int, newest: bool, keeps_states: bool, cell: Cell, seed: int
 ) -> None:
-    """Several streams, stacked frames, ends and abandoned episodes anywhere. Only whole episodes can be compared."""
+    """Several streams, stacked frames, ends and abandoned episodes anywhere.
+
+    Without stored hidden states only what has its whole episode in the block can be compared; with them, everything.
+    """
     rng, length = np.random.default_rng(seed), 6
     network = QNetwork(make_module(cell, history=history), CPU)
-    memory = ReplayMemory(24 * streams, (2,), np.float32, history, num_streams=streams)
+    memory = ReplayMemory(
+        24 * streams,
+        (2,),
+        np.float32,
+        history,
+        num_streams=streams,
+        columns=hidden_column(cell) if keeps_states else {},
+    )
     seen, depths = play_at_random(network, memory, rng)
     size = length * (streams + 4)
     blocks = promote(memory, discount=0.9, size=size, block_length=length, rng=rng, newest=newest, burn_in=burn_in)
@@ -183,7 +199,7 @@ def test_blocks_of_a_memory_that_wrapped_around_unrolled_are_what_was_seen_when_
     known = [
         (block, place)
         for block, place in np.argwhere(blocks.transitions.is_step).tolist()
-        if depths[int(blocks.slots[block, place])] <= burn_in + place
+        if (keeps_states and burn_in > 0) or depths[int(blocks.slots[block, place])] <= burn_in + place
     ]
     assert known
     for block, place in known:
@@ -327,7 +343,7 @@ def test_without_a_cell_a_gradient_step_is_that_of_dqn_lambda() -> None:
     memory, _ = play_letters("....T......U......T.........")
     blocks = promote_slots(memory, np.stack([np.arange(13), 9 + np.arange(13)]), discount=0.9, length=12)
     cache = build_cache(blocks, QCritic(plain), parse_estimator("peng:0.8"))
-    sequences = Sequences(cache, blocks, 4)
+    sequences = Sequences(cache, blocks, 4, np.zeros((2, 3, 0), dtype=np.float32))
     batch, rows = sequences.minibatch(np.array([0, 2, 5])), sequences.rows(np.array([0, 2, 5])).reshape(-1)
     Learner(plain, config).train([cache.minibatch(rows[cache.is_transition[rows]])])
     summary = Learner(own, config, samples_of=sequence_samples).train([batch])
@@ -363,43 +379,83 @@ def test_without_a_cell_a_whole_run_is_one_of_dqn_lambda() -> None:
 # --- sequences --------------------------------------------------------------------------------------------------------
 
 
-def cache_of(network: QNetwork, memory: ReplayMemory, burn_in: int, length: int) -> tuple[Any, Promoted]:
+def sequences_of(
+    network: QNetwork, memory: ReplayMemory, *, burn_in: int, length: int, sequence: int
+) -> tuple[Cache, Promoted, Sequences]:
+    """Three blocks of ``length`` steps, cut into sequences of ``sequence``."""
     slots = np.stack([first + np.arange(burn_in + length + 1) for first in (0, 3, 7)])
     blocks = promote_slots(memory, slots, discount=0.9, length=length, burn_in=burn_in)
-    return build_cache(blocks, RecurrentCritic(network), parse_estimator("peng:0.8")), blocks
+    block, hidden = RecurrentCritic(network).unroll(blocks, sequence)
+    cache = fill_cache(blocks, block, parse_estimator("peng:0.8"))
+    return cache, blocks, Sequences(cache, blocks, sequence, hidden)
+
+
+@pytest.mark.parametrize("burn_in", [1, 2, 4])
+@pytest.mark.parametrize("sequence", [1, 4, 12])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_sequence_has_the_q_values_of_its_block(cell: Cell, sequence: int, burn_in: int) -> None:
+    """The training pass and the refresh are two ways to the same Q-values, so the first errors are the TD errors.
+
+    A sequence continues from the refresh's own hidden state, so this holds wherever it begins in its episode.
+    """
+    network = make_qnetwork(cell)
+    memory, _ = play_letters("....T...U....T...T....U...T.....")
+    cache, _, sequences = sequences_of(network, memory, burn_in=burn_in, length=12, sequence=sequence)
+    for number in range(3 * 12 // sequence):
+        batch = sequences.minibatch(np.array([number]))
+        assert batch.burn_in == burn_in
+        rows = sequences.rows(np.array(number))
+        wanted = cache.td_errors[rows[cache.is_transition[rows]]]
+        if len(wanted) == 0:
+            continue
+        inputs, actions, returns = sequence_samples(network, batch)
+        values = network.module(inputs).gather(1, actions)[:, 0].detach().numpy()
+        assert_allclose(returns.numpy() - values, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_sequence_has_the_q_values_of_its_block_where_its_burn_in_reaches_a_start(cell: Cell) -> None:
-    """The training pass and the refresh are two ways to the same Q-values, so the first errors are the TD errors."""
-    network, burn_in, length = make_qnetwork(cell), 4, 4
-    memory, _ = play_letters("....T...U....T...T....U...T.....")
-    cache, blocks = cache_of(network, memory, burn_in, 12)
-    sequences = Sequences(cache, blocks, length)
-    num_equal = 0
-    for number in range(9):
-        batch = sequences.minibatch(np.array([number]))
-        assert batch.burn_in == burn_in
-        inputs, actions, returns = sequence_samples(network, batch)
-        values = network.module(inputs).gather(1, actions)[:, 0].detach().numpy()
-        rows = sequences.rows(np.array(number))
-        drawn = cache.is_transition[rows]
-        errors = returns.numpy() - values
-        block, place = divmod(number, 3)
-        starts = blocks.before.is_start[block, : place * length + burn_in + length]  # up to the sequence's end
-        for row, error, wanted in zip(
-            np.flatnonzero(drawn), errors, cache.td_errors[rows[drawn]], strict=True
-        ):  # whether an episode began since the sequence's burn-in did
-            if place == 0 or starts[place * length + 1 : place * length + burn_in + row + 1].any():
-                assert error == pytest.approx(wanted, abs=1e-6)
-                num_equal += 1
-    assert num_equal > 20
+def test_without_a_burn_in_a_sequence_starts_from_zero(cell: Cell) -> None:
+    network = make_qnetwork(cell)
+    memory, _ = play_letters("........................")
+    cache, _, sequences = sequences_of(network, memory, burn_in=0, length=8, sequence=4)
+    batch = sequences.minibatch(np.arange(6))
+    assert not batch.hidden.any()
+    assert batch.before.is_start[:, 0].all()
+    inputs, actions, returns = sequence_samples(network, batch)
+    errors = (returns - network.module(inputs).gather(1, actions)[:, 0]).detach().numpy().reshape(3, 2, 4)
+    td_errors = cache.td_errors.reshape(3, 2, 4)
+    assert_allclose(errors[:, 0], td_errors[:, 0], atol=1e-6)  # each block's first sequence
+    assert np.abs(errors[:, 1] - td_errors[:, 1]).max() > 1e-5  # the second lacks what the block knows
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_burn_in_continues_from_the_state_that_acting_left(cell: Cell) -> None:
+    """An earlier network acted: its hidden state at the burn-in's first slot is taken, and nothing else of it."""
+    acting_network, network = make_qnetwork(cell, seed=0), make_qnetwork(cell, seed=5)
+    rng = np.random.default_rng(0)
+    memory = ReplayMemory(40, (2,), np.float32, columns=hidden_column(cell))
+    acting = RecurrentActing(acting_network, memory)
+    memory.begin(rng.normal(size=2))
+    for _ in range(20):
+        acting.q_values(memory.newest_states())
+        memory.append(int(rng.integers(NUM_ACTIONS)), 1.0, rng.normal(size=2), hidden=acting.hidden[0])
+    unrolled = RecurrentCritic(network).evaluate(block_at(memory, 5, length=8, burn_in=3)).q_values[0]  # [L+1, A]
+    literal = RecurrentActing(network, memory)
+    literal.set_tensors({"state": torch.from_numpy(memory.arrays[HIDDEN][[5]].copy())})
+    module = network.module
+    assert isinstance(module, RecurrentNetwork)
+    hidden, seen = literal.get_tensors()["state"], []
+    for slot in range(6, 17):
+        before = memory.transitions(np.array([[slot - 1]]))
+        inputs = Inputs(np.array([[False]]), torch.from_numpy(before.actions.astype(np.int64)), torch.ones(1, 1))
+        q_values, hidden = module.step(torch.from_numpy(memory.states(np.array([slot]))), inputs, hidden)
+        seen.append(q_values[0].detach().numpy())
+    assert_allclose(unrolled, seen[2:], atol=1e-6)
 
 
 def test_sequences_are_rows_in_order_with_the_slots_before_them() -> None:
     memory, _ = play_letters("....T...U....T...T....U...T.....")
-    cache, blocks = cache_of(make_qnetwork(), memory, burn_in=2, length=6)
-    sequences = Sequences(cache, blocks, 3)
+    cache, blocks, sequences = sequences_of(make_qnetwork(), memory, burn_in=2, length=6, sequence=3)
     batch = sequences.minibatch(np.array([3]))  # the second of the second block, whose burn-in begins with slot 3
     assert_array_equal(batch.states[0, :, 0], memory.observations[6:11])
     assert_array_equal(batch.actions[0], memory.actions[8:11])
@@ -407,14 +463,13 @@ def test_sequences_are_rows_in_order_with_the_slots_before_them() -> None:
     assert_array_equal(batch.is_transition[0], memory.is_step[8:11])
     assert batch.before.is_start[0].tolist() == [True, *(~memory.is_step[6:10]).tolist()]
     with pytest.raises(ConfigError, match="blocks of 6 steps cannot be cut into sequences of 4"):
-        Sequences(cache, blocks, 4)
+        Sequences(cache, blocks, 4, np.zeros((3, 2, UNITS), dtype=np.float32))
 
 
 def test_sequences_are_drawn_by_the_mean_error_of_their_transitions() -> None:
     """Two of six sequences lie above the quantile of 0.7, so all priority goes to them."""
     memory, _ = play_letters("....T...U....T...T....U...T.....")
-    cache, blocks = cache_of(make_qnetwork(), memory, burn_in=2, length=6)
-    sequences = Sequences(cache, blocks, 3)
+    cache, _, sequences = sequences_of(make_qnetwork(), memory, burn_in=2, length=6, sequence=3)
     cache.td_errors[:] = 0
     transitions = np.flatnonzero(cache.is_transition)
     cache.td_errors[[row for row in transitions if row // 3 == 1]] = -5
@@ -430,8 +485,11 @@ def literal_loss(module: RecurrentNetwork, batch: SequenceBatch) -> torch.Tensor
     assert module.cell is not None
     errors = []
     for number in range(len(batch.states)):
-        hidden: Any = None
+        given = torch.from_numpy(batch.hidden[[number]])  # from the refresh, behind the burn-in's first slot
+        hidden: Any = given if isinstance(module.cell, torch.nn.GRU) else tuple(given.chunk(2, dim=-1))
         for time, state in enumerate(torch.from_numpy(batch.states[number])):
+            if time == 0:
+                continue
             is_start, action, reward = (part[number, time] for part in batch.before)
             hidden = None if is_start else hidden
             before = torch.zeros(NUM_ACTIONS)
@@ -454,8 +512,8 @@ def test_the_gradient_through_the_cell_is_that_of_a_plain_loop(cell: Cell, short
     """Ends in the burn-in and in the sequences, whose closing slots have no return to learn from."""
     network = make_qnetwork(cell, shortcut=shortcut)
     memory, _ = play_letters("...T...U....T.........")
-    cache, blocks = cache_of(network, memory, burn_in=3, length=8)
-    batch = Sequences(cache, blocks, 4).minibatch(np.arange(4))
+    _, _, sequences = sequences_of(network, memory, burn_in=3, length=8, sequence=4)
+    batch = sequences.minibatch(np.arange(4))
     assert batch.before.is_start[:, 1:3].any()
     assert batch.before.is_start[:, 4:].any()
     assert not batch.is_transition.all()
@@ -474,8 +532,8 @@ def test_the_burn_in_is_not_trained_on() -> None:
     """States of the burn-in have no gradient; those of the sequence have one."""
     network = make_qnetwork()
     memory, _ = play_letters("......T......")
-    cache, blocks = cache_of(network, memory, burn_in=3, length=4)
-    inputs, _, _ = sequence_samples(network, Sequences(cache, blocks, 4).minibatch(np.array([1])))
+    _, _, sequences = sequences_of(network, memory, burn_in=3, length=4, sequence=4)
+    inputs, _, _ = sequence_samples(network, sequences.minibatch(np.array([1])))
     states = inputs.states.clone().requires_grad_()
     network.module(inputs._replace(states=states)).sum().backward()
     assert states.grad is not None
@@ -628,6 +686,25 @@ def test_needs_follow_the_settings() -> None:
     weights = 3 * 2_048 * (2_048 + 8 + 2)
     assert large.ram_bytes > estimate(config, spec).ram_bytes + weights * 4 * 9
     assert large.to_lower == "recurrence.units (2048)"
+
+
+@pytest.mark.parametrize(("cell", "size"), [("gru", 8), ("lstm", 16), ("none", 0)])
+def test_the_memory_keeps_the_hidden_state_of_every_step(cell: Cell, size: int) -> None:
+    config = tiny(recurrence={"cell": cell, "units": 8, "burn_in": 4, "sequence_length": 10})
+    plain = override(config, {"memory": {"storage": "ram"}, "checkpoint_every": 0})
+    assembly = assemble(plain, make_environments(plain))
+    for event in assembly.loop.run():
+        if isinstance(event, Learned):
+            break
+    kept = assembly.memory.arrays.get(HIDDEN)
+    assert (0 if kept is None else kept.shape[1]) == size
+    spec, without = make_environment(config).spec, override(config, {"recurrence": {"burn_in": 0}})
+    slots = len(assembly.memory.is_step)
+    difference = estimate(config, spec).replay_bytes - estimate(without, spec).replay_bytes
+    assert difference >= slots * size * 4  # spare slots for checkpoints are counted too
+    assert (difference > 0) == (size > 0)
+    if kept is not None:  # an episode's first state leaves a hidden state too; closing slots have none
+        assert_array_equal(np.abs(kept).sum(axis=1) > 0, assembly.memory.is_step)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------

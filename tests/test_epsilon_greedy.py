@@ -30,7 +30,7 @@ def no_q_values(_states: NDArray[Any]) -> NDArray[Any]:
 
 
 def test_without_epsilon_every_action_is_greedy_and_certain() -> None:
-    actions, probabilities = epsilon_greedy(Q_VALUES, 0.0, np.random.default_rng(0))
+    actions, probabilities, _ = epsilon_greedy(Q_VALUES, 0.0, np.random.default_rng(0))
     assert_array_equal(actions, [1, 0, 3])
     assert_array_equal(probabilities, [1, 1, 1])
 
@@ -39,7 +39,7 @@ def test_probabilities_are_those_of_the_action_taken() -> None:
     """ε = 0.4 and 4 actions: 0.1 each, and 0.6 more for the greedy one, also when chance picked it."""
     rng = np.random.default_rng(0)
     for _ in range(200):
-        actions, probabilities = epsilon_greedy(Q_VALUES, 0.4, rng)
+        actions, probabilities, _ = epsilon_greedy(Q_VALUES, 0.4, rng)
         assert_allclose(probabilities, np.where(actions == [1, 0, 3], 0.7, 0.1), rtol=1e-12)
 
 
@@ -54,7 +54,7 @@ def test_epsilon_is_one_at_the_start_then_on_the_ramp(step: int, epsilon: float)
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
 def test_actions_come_as_often_as_their_probability_says(epsilon: float) -> None:
     q_values = np.tile(Q_VALUES[:1], (20_000, 1))
-    actions, probabilities = epsilon_greedy(q_values, epsilon, np.random.default_rng(1))
+    actions, probabilities, _ = epsilon_greedy(q_values, epsilon, np.random.default_rng(1))
     expected = epsilon / 4 + (1 - epsilon) * (np.arange(4) == 1)
     assert_allclose(probabilities, expected[actions], rtol=1e-12)
     assert stats.chisquare(np.bincount(actions, minlength=4), 20_000 * expected).pvalue > 0.01
@@ -70,7 +70,7 @@ def test_states_are_explored_independently_of_each_other() -> None:
 @pytest.mark.parametrize("num_actions", [1, 2, 3, 18])
 def test_probabilities_are_probabilities(epsilon: float, num_actions: int) -> None:
     q_values = np.random.default_rng(0).normal(size=(100, num_actions)).astype(np.float32)
-    actions, probabilities = epsilon_greedy(q_values, epsilon, np.random.default_rng(0))
+    actions, probabilities, _ = epsilon_greedy(q_values, epsilon, np.random.default_rng(0))
     assert actions.shape == probabilities.shape == (100,)
     assert ((actions >= 0) & (actions < num_actions)).all()
     assert ((probabilities > 0) & (probabilities <= 1)).all()  # what the memory accepts
@@ -79,7 +79,7 @@ def test_probabilities_are_probabilities(epsilon: float, num_actions: int) -> No
 def test_tied_actions_have_one_greedy_one() -> None:
     """Σ_a μ(a|s) = 1 only if exactly one of the tied actions counts as greedy."""
     tied = np.zeros((5_000, 3), dtype=np.float32)
-    actions, probabilities = epsilon_greedy(tied, 0.3, np.random.default_rng(0))
+    actions, probabilities, _ = epsilon_greedy(tied, 0.3, np.random.default_rng(0))
     by_action = [set(probabilities[actions == action].tolist()) for action in range(3)]
     assert all(len(values) == 1 for values in by_action)
     assert sum(values.pop() for values in by_action) == pytest.approx(1)
@@ -100,7 +100,7 @@ def test_the_start_is_uniform_and_asks_for_no_q_values() -> None:
     actor = EpsilonGreedy(no_q_values, 4, config, 1_000, np.random.default_rng(0))
     taken = []
     for step in range(1_000):
-        actions, probabilities = actor.act(STATES, step)
+        actions, probabilities, _ = actor.act(STATES, step)
         assert_array_equal(probabilities, [0.25, 0.25, 0.25])
         taken.append(actions)
     assert stats.chisquare(np.bincount(np.concatenate(taken), minlength=4)).pvalue > 0.01
@@ -118,7 +118,7 @@ def test_an_actor_acts_on_its_states_with_the_epsilon_of_the_step() -> None:
     actor = EpsilonGreedy(recording, 4, ExplorationConfig(start=1.0, end=0.2, steps=100), 0, np.random.default_rng(3))
     for step in (50, 100):
         epsilon = actor.epsilon(step)
-        actions, probabilities = actor.act(STATES, step)
+        actions, probabilities, _ = actor.act(STATES, step)
         expected = epsilon / 4 + (1 - epsilon) * (actions == [1, 0, 3])
         assert_allclose(probabilities, expected, rtol=1e-12)
     assert len(seen) == 2  # one batched call for all environments
@@ -140,7 +140,7 @@ def test_one_state_is_treated_like_several(epsilon: float) -> None:
     rng, same = np.random.default_rng(5), np.random.default_rng(5)
     for q_values in np.random.default_rng(6).normal(size=(300, 3)).astype(np.float32):
         chance, choice = same.random(2)
-        action, probability = epsilon_greedy(q_values[None], epsilon, rng)
+        action, probability, _ = epsilon_greedy(q_values[None], epsilon, rng)
         expected = int(choice * 3) if chance < epsilon else int(np.argmax(q_values))
         assert_array_equal(action, [expected])
         assert action.dtype == np.int64

@@ -69,7 +69,7 @@ def test_numbers_are_chosen_one_after_another(size: int) -> None:
 
 def test_at_the_start_every_bin_is_as_likely() -> None:
     networks = make_networks()
-    actions, log_probs = choose_actions(networks, np.zeros((5_000, 1, 3), np.float32), 1.0, np.random.default_rng(0))
+    actions, log_probs, _ = choose_actions(networks, np.zeros((5_000, 1, 3), np.float32), 1.0, np.random.default_rng(0))
     _, counts = np.unique(actions, axis=0, return_counts=True)
     assert len(counts) == BINS**2
     assert abs(counts - 200).max() < 60  # four standard deviations of √200

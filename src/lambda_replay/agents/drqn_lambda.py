@@ -29,13 +29,14 @@ from lambda_replay.learning.networks import make_network
 from lambda_replay.learning.recurrent_critic import RecurrentCritic, sequence_samples
 from lambda_replay.learning.recurrent_network import Cell, RecurrentNetwork
 from lambda_replay.randomness import RandomStreams
-from lambda_replay.replay.cache import build_cache
-from lambda_replay.replay.critic import Promoted
+from lambda_replay.replay.cache import fill_cache
+from lambda_replay.replay.critic import HIDDEN, Promoted
 from lambda_replay.replay.diagnostics import Metrics, describe_samples
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.replay.sequences import Sequences
+from lambda_replay.replay.storage import Columns
 
 LARGEST_CELL = 16_384  # units; far more than any machine would unroll
 
@@ -133,10 +134,12 @@ class DRQNLambda:
 
     def act(self, states: NDArray[Any], step: int) -> Acted:
         """ε-greedy; the network sees every state, also where all actions are random, because it remembers them."""
-        q_values, epsilon = self._acting.q_values(states), self._epsilon(step)
+        q_values, epsilon, rng = self._acting.q_values(states), self._epsilon(step), self._streams.explore
         if epsilon == 1:
-            return uniformly_random(len(states), q_values.shape[1], self._streams.explore)
-        return epsilon_greedy(q_values, epsilon, self._streams.explore)
+            acted = uniformly_random(len(states), q_values.shape[1], rng)
+        else:
+            acted = epsilon_greedy(q_values, epsilon, rng)
+        return acted._replace(columns={HIDDEN: self._acting.hidden} if self._memory.columns else {})
 
     def describe(self, step: int) -> Metrics:
         return {"epsilon": self._epsilon(step)}
@@ -154,8 +157,9 @@ class DRQNLambda:
     def _train(self, blocks: Promoted, step: int, keeps_going: KeepsGoing, *, looks: bool) -> Metrics:
         """BUILD-CACHE with the unrolled network, then gradient steps on sequences of the cache."""
         config = self._config.cache
-        cache = build_cache(blocks, RecurrentCritic(self._network), self._estimator)
-        sequences = Sequences(cache, blocks, self._config.sequence_length)
+        block, hidden = RecurrentCritic(self._network).unroll(blocks, self._config.sequence_length)
+        cache = fill_cache(blocks, block, self._estimator)
+        sequences = Sequences(cache, blocks, self._config.sequence_length, hidden)
         priority, progress = self._priority(step), step / self._run.steps
         batch_size, updates = self._config.optimizer.batch_size, config.updates_per_refresh
         quantile, rng = config.priority_quantile, self._streams.batches
@@ -256,6 +260,14 @@ def _make_module_without_memory(run: RunConfig, spec: EnvironmentSpec) -> Recurr
         return _make_module(run, spec, 0, 0)
 
 
+def _columns(run: RunConfig, spec: EnvironmentSpec) -> Columns:
+    """With every step, the hidden state that it left; nothing where a refresh has no use for it."""
+    own = _config(run).recurrence
+    if own.cell == "none" or own.burn_in == 0:
+        return {}
+    return {HIDDEN: ((_make_module_without_memory(run, spec).state_size,), np.float32)}
+
+
 def _needs(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> AgentNeeds:
     """Bytes of the cache, of the network and Adam, of an unrolled refresh, and of a minibatch with its gradients."""
     config, network = _config(run), _make_module_without_memory(run, spec)
@@ -292,4 +304,5 @@ KIND: AgentKind = replace(
     check=_check,
     needs=_needs,
     sees_reward=lambda run: _config(run).recurrence.reward,
+    columns=_columns,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,6 +20,7 @@ from lambda_replay.replay.diagnostics import Metrics
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator
 from lambda_replay.replay.memory import ReplayMemory
+from lambda_replay.replay.storage import Columns
 
 KeepsGoing = Callable[[], bool]  # called before every gradient step; False: stop
 Tensors = dict[str, Tensor]
@@ -29,6 +31,7 @@ class Acted(NamedTuple):
 
     actions: NDArray[Any]  # [n] integers, or [n, D] floats
     behaviour_probs: Floats  # [n]  μ(a|s), or log μ(a|s) of a density
+    columns: Mapping[str, NDArray[Any]] = MappingProxyType({})  # [n, ...] each: what the memory keeps besides
 
 
 class Work(NamedTuple):
@@ -149,6 +152,8 @@ class AgentKind:
     sees_reward: Callable[[RunConfig], bool] = lambda run: False  # whether it acts on the last reward too
     # Rejects, before anything is written, what ``make`` or the first step would reject.
     check: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None] = lambda run, spec, module: None
+    # The values that its actions bring into the memory, ``Acted.columns``.
+    columns: Callable[[RunConfig, EnvironmentSpec], Columns] = lambda run, spec: {}
     estimator: Callable[[RunConfig], Estimator] = lambda run: parse_estimator(run.estimator)
     threads: Callable[[RunConfig, EnvironmentSpec], int] = lambda run, spec: 1
     needs: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], AgentNeeds] = lambda run, spec, module: AgentNeeds()

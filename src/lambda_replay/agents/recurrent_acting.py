@@ -33,6 +33,11 @@ class RecurrentActing:
         q_values, self._hidden = recurrent(network).step(network.tensor(states), inputs, self._hidden)
         return q_values.cpu().numpy()
 
+    @property
+    def hidden(self) -> Floats:  # [streams, size]
+        """The states in which the network left the newest states."""
+        return self._hidden.cpu().numpy()
+
     def get_tensors(self) -> Tensors:
         return {"state": self._hidden.cpu().clone()}
 

@@ -33,10 +33,14 @@ class Inputs(NamedTuple):
 
 
 class TrainingInputs(NamedTuple):
-    """Sequences of H+T steps, of which the first H only bring the network into its state."""
+    """Sequences of H+T steps, of which the first H only bring the network into its state.
+
+    It continues from ``hidden``, the state in which it left the first of the H, or from zero if there are none.
+    """
 
     states: Tensor  # [n, H+T, F, *observation]
     inputs: Inputs  # [n, H+T] each
+    hidden: Tensor  # [n, size]
     burn_in: int  # H
     is_wanted: Tensor  # [n, T]  the steps whose Q-values are wanted
 
@@ -123,12 +127,11 @@ class RecurrentNetwork(nn.Module):
 
     def forward(self, sequences: TrainingInputs) -> Tensor:  # -> [wanted steps, A]
         """Q-values to train on; the burn-in sets the hidden state, and no gradient flows into it."""
-        states, inputs, burn_in, is_wanted = sequences
-        hidden = torch.zeros(len(states), self.state_size, device=states.device)
-        if burn_in > 0 and self.cell is not None:
+        states, inputs, hidden, burn_in, is_wanted = sequences
+        if burn_in > 1 and self.cell is not None:
             with torch.no_grad():
-                features = self.encode(states[:, :burn_in].flatten(0, 1)).unflatten(0, (-1, burn_in))
-                hidden = self.unroll(features, inputs.steps(None, burn_in), hidden)[1]
+                features = self.encode(states[:, 1:burn_in].flatten(0, 1)).unflatten(0, (-1, burn_in - 1))
+                hidden = self.unroll(features, inputs.steps(1, burn_in), hidden)[1]
         features = self.encode(states[:, burn_in:].flatten(0, 1)).unflatten(0, is_wanted.shape)
         outputs, _ = self.unroll(features, inputs.steps(burn_in, None), hidden)
         q_values: Tensor = self.head(outputs[is_wanted])

@@ -237,5 +237,9 @@ def refresh(
 
 def build_cache(blocks: Promoted, critic: Critic, estimator: Estimator) -> Cache:
     """BUILD-CACHE of Algorithm 1 for all blocks at once: values, one recursion, rows to draw from."""
-    evaluation = critic.evaluate(blocks)
+    return fill_cache(blocks, critic.evaluate(blocks), estimator)
+
+
+def fill_cache(blocks: Promoted, evaluation: Evaluation, estimator: Estimator) -> Cache:
+    """The second half of ``build_cache``, for values that are already there."""
     return Cache(blocks, evaluation, explain(estimator, evaluation))

@@ -19,6 +19,9 @@ CHUNK_SIZE = 1024  # states per call of a Q-function
 QFunction = Callable[[NDArray[Any]], NDArray[Any]]  # states [n, F, *observation] -> Q-values [n, A]
 
 
+HIDDEN = "hidden"  # the column with the hidden state in which an agent that remembers left a slot
+
+
 class BurnIn(NamedTuple):
     """The H slots before each block, on which a critic that remembers warms up."""
 
@@ -69,6 +72,13 @@ class Promoted(NamedTuple):
     def unrolled_slots(self) -> Integers:  # [K, H+L+1]
         """The slots over which a critic that remembers is unrolled: burn-in and block."""
         return self.slots if self.burn_in is None else np.concatenate([self.burn_in.slots, self.slots], axis=1)
+
+    @property
+    def stored_states(self) -> Floats | None:  # [K, size]
+        """The hidden state in which the agent left the first slot of each burn-in; None if the memory has none."""
+        if self.burn_in is None or HIDDEN not in self.burn_in.transitions.columns:
+            return None
+        return self.burn_in.transitions.columns[HIDDEN][:, 0]
 
     @property
     def before(self) -> Before:  # [K, H+L+1] each

@@ -19,11 +19,13 @@ from lambda_replay.replay.data import Before, Booleans, Floats, Integers
 class SequenceBatch:
     """B sequences of T steps, each after H slots that only bring the network into its state.
 
-    The first of the H+T slots counts as a start, as in ``Promoted.before``.
+    The network continues from ``hidden``, the state in which it left the first of the H slots, which is not computed
+    again. Without a burn-in it starts from zero, and the first of the T slots counts as a start.
     """
 
     states: NDArray[Any]  # [B, H+T, F, *observation]
     before: Before  # [B, H+T] each
+    hidden: Floats  # [B, size]
     actions: Integers  # [B, T]
     returns: Floats  # [B, T]
     is_transition: Booleans  # [B, T]  False in closing slots, which are not trained on
@@ -40,11 +42,16 @@ class Sequences:
     Its burn-in are the H slots before it: those before its block, or the steps of the block that precede it.
     """
 
-    def __init__(self, cache: Cache, blocks: Promoted, length: int) -> None:
-        """``length`` is T, which must divide the blocks' length."""
+    def __init__(self, cache: Cache, blocks: Promoted, length: int, hidden: Floats) -> None:
+        """``length`` is T, which must divide the blocks' length; ``hidden`` are the states [K, L/T, size] of a refresh.
+
+        They are those in which the network left the first slot of each sequence's burn-in.
+        """
         if length < 1 or blocks.length % length:
             raise ConfigError(f"blocks of {blocks.length} steps cannot be cut into sequences of {length}.")
         self._cache, self._length = cache, length
+        num_blocks, per_block, size = hidden.shape
+        self._hidden = hidden.reshape(num_blocks * per_block, size)  # [S/T, size]
         burn_in = 0 if blocks.burn_in is None else blocks.burn_in.slots.shape[1]
         firsts = np.arange(0, blocks.length, length)  # [L/T]  where each sequence of a block begins to unroll
         columns = firsts[:, None] + np.arange(burn_in + length)  # [L/T, H+T]
@@ -89,6 +96,7 @@ class Sequences:
         return SequenceBatch(
             states.reshape(*slots.shape, *states.shape[1:]),
             self._before.at(numbers),
+            self._hidden[numbers],
             self._cache.actions[rows],
             self._cache.returns[rows],
             self._is_transition[numbers],

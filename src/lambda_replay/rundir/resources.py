@@ -42,7 +42,9 @@ def estimate(config: RunConfig, spec: EnvironmentSpec, network: nn.Module | None
     slots = config.envs * (config.memory.capacity // config.envs + spare)
     observation_bytes = math.prod(spec.observation_shape) * np.dtype(spec.observation_dtype).itemsize
     further_numbers = math.prod(spec.action_shape) - 1  # of a vector action
-    replay = slots * (observation_bytes + SLOT_FIELDS_BYTES + further_numbers * NUMBER_BYTES)
+    columns = agent_kind(config.agent).columns(config, spec).values()
+    columns_bytes = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in columns)
+    replay = slots * (observation_bytes + SLOT_FIELDS_BYTES + further_numbers * NUMBER_BYTES + columns_bytes)
     on_disk = config.memory.storage == "disk"
     agent = agent_kind(config.agent).needs(config, spec, network)
     takers = [(0 if on_disk else replay, f"memory.capacity ({config.memory.capacity})"), *agent.takers]

@@ -54,6 +54,7 @@ def assemble(
         config.memory.history,
         config.envs,
         action_shape=spec.action_shape,
+        columns=kind.columns(config, spec),
         spare=spare_slots,
         directory=memory_directory,
         reopen=reopen_memory,

@@ -145,10 +145,13 @@ class Loop:
         return self._agent.describe(self.step)
 
     def _act(self) -> Iterator[GameEnd]:
-        actions, probs = self._agent.act(self._memory.newest_states(), self.step)  # [streams(, D)], [streams]
+        # [streams(, D)], [streams], [streams, ...] each
+        actions, probs, columns = self._agent.act(self._memory.newest_states(), self.step)
         for stream, (action, prob) in enumerate(zip(actions.tolist(), probs.tolist(), strict=True)):
             step = self._step(stream, action)
-            store(self._memory, stream, action, prob, step)
+            store(
+                self._memory, stream, action, prob, step, **{name: values[stream] for name, values in columns.items()}
+            )
             game = self._games[stream]
             game.actions.append(action)
             game.score += step.score

@@ -26,9 +26,9 @@ def faults_told(when: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def store(memory: ReplayMemory, stream: int, action: Any, prob: float, step: Step) -> None:
+def store(memory: ReplayMemory, stream: int, action: Any, prob: float, step: Step, **columns: Any) -> None:
     """Store the result of an action in the memory, where a lost life ends one episode and begins another."""
-    memory.append(action, step.reward, step.observation, step.terminated, step.truncated, prob, stream)
+    memory.append(action, step.reward, step.observation, step.terminated, step.truncated, prob, stream, **columns)
     if (step.terminated or step.truncated) and not step.game_over:
         memory.begin(step.observation, stream)
 
@@ -101,8 +101,8 @@ def play_step(
     environment: Environment, policy: Policy, memory: ReplayMemory, epsilon: float, rng: np.random.Generator
 ) -> Step:
     """One step of a policy, which follows the memory, from its newest state."""
-    actions, probs = policy.act(memory.newest_states(), epsilon, rng)
-    action = actions[0].tolist()
+    acted = policy.act(memory.newest_states(), epsilon, rng)
+    action = acted.actions[0].tolist()
     step = environment.step(action)
-    store(memory, 0, action, float(probs[0]), step)
+    store(memory, 0, action, float(acted.behaviour_probs[0]), step)
     return step
