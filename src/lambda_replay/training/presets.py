@@ -229,7 +229,7 @@ PRESETS = {
             ),
             "drqn-lambda": Choice(
                 DRQNLambdaConfig(
-                    cache=_fresh_cache(size=8_000, block_length=50, refresh_every=400, updates=25),
+                    cache=_fresh_cache(size=8_000, block_length=50, refresh_every=400, updates=50),
                     recurrence=RecurrenceConfig(units=64, burn_in=10, sequence_length=25, shortcut=True),
                     exploration=ExplorationConfig(start=1.0, end=0.05, steps=10_000),
                     optimizer=_falling_rate(1e-3, batch_size=16),
