@@ -19,15 +19,20 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "results" / "mini" / "figures"
 
 
-@pytest.fixture(scope="module")
-def claims() -> Any:
-    spec = importlib.util.spec_from_file_location("claims", ROOT / "results" / "claims.py")
+def script(name: str) -> Any:
+    """A script of results/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "results" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def claims() -> Any:
+    return script("claims")
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -38,6 +43,11 @@ def rows(name: str) -> list[dict[str, str]]:
 def test_the_page_holds_the_tables_that_the_files_give(claims: Any) -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert f"{claims.BEGIN}\n{claims.make_tables()}\n{claims.END}" in page
+
+
+def test_the_page_holds_the_scores_of_our_agents() -> None:
+    agents, page = script("minatar_agents"), (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert f"{agents.BEGIN}\n{agents.make_tables()}\n{agents.END}" in page
 
 
 def test_every_run_has_a_curve_that_ends_at_its_final_score() -> None:

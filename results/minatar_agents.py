@@ -1,0 +1,97 @@
+"""Our agents on MinAtar: collects the study's files, and makes the table of docs/results.md.
+
+python results/minatar_agents.py collect OUT/studies/minatar-agents     # after lambda-replay study report
+python results/minatar_agents.py write
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+PLACE = HERE / "minatar-agents"
+PAGE = HERE.parent / "docs" / "results.md"
+BEGIN, END = "<!-- python results/minatar_agents.py write -->\n", "<!-- end of minatar_agents.py -->\n"
+ARMS = {"dqn-lambda": "DQN(λ)", "dqn-3step": "3-step DQN", "pqn": "PQN"}
+FILES = ("report.html", *(f"figures/{name}" for name in ("runs.csv", "seeds.csv", "pairs.csv", "all-steps.png")))
+
+Row = dict[str, str]
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) == 2 and arguments[0] == "collect":
+        (PLACE / "figures").mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            shutil.copyfile(Path(arguments[1]) / name, PLACE / name)
+    elif arguments == ["write"]:
+        page = PAGE.read_text(encoding="utf-8")
+        before, rest = page.split(BEGIN)
+        PAGE.write_text(before + BEGIN + "\n" + make_tables() + "\n" + END + rest.split(END)[1], encoding="utf-8")
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return 0
+
+
+def read(name: str) -> list[Row]:
+    with (PLACE / "figures" / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def make_tables() -> str:
+    """Final scores of every game and arm, and how often a run of one arm beats one of another."""
+    runs = [row for row in read("runs.csv") if row["state"] == "finished"]
+    environments = list(dict.fromkeys(row["environment"] for row in runs))
+    lines = [f"| game | {' | '.join(ARMS.values())} | DQN after 5,000,000 frames (Young & Tian 2019) |"]
+    lines.append(f"|---|{'---|' * (len(ARMS) + 1)}")
+    for environment in environments:
+        scores = {arm: final_scores(runs, environment, arm) for arm in ARMS}
+        best = max(scores, key=lambda arm: float(np.mean(scores[arm])))
+        cells = [f"**{mean(scores[arm])}**" if arm == best else mean(scores[arm]) for arm in ARMS]
+        published = next(row["threshold"] for row in runs if row["environment"] == environment)
+        lines.append(f"| {game(environment)} | {' | '.join(cells)} | {published} |")
+    lines += ["", *_by_seed(runs, environments), "", *_comparisons()]
+    return "\n".join(lines) + "\n"
+
+
+def _by_seed(runs: list[Row], environments: list[str]) -> list[str]:
+    seeds = sorted({int(row["seed"]) for row in runs})
+    lines = [f"| every run, seeds {', '.join(map(str, seeds))} | {' | '.join(ARMS.values())} |"]
+    lines.append(f"|---|{'---|' * len(ARMS)}")
+    for environment in environments:
+        cells = [", ".join(f"{score:.1f}" for score in final_scores(runs, environment, arm)) for arm in ARMS]
+        lines.append(f"| {game(environment)} | {' | '.join(cells)} |")
+    return lines
+
+
+def _comparisons() -> list[str]:
+    lines = ["| a run of DQN(λ) beats one of | probability over all games (95 % interval) |", "|---|---|"]
+    for row in read("pairs.csv"):
+        if row["environment"] == "all" and row["arm"] == "dqn-lambda":
+            low, high = (float(row[f"better_{end}"]) for end in ("low", "high"))
+            lines.append(f"| {ARMS[row['other']]} | {float(row['better']):.2f} ({low:.2f} to {high:.2f}) |")
+    return lines
+
+
+def final_scores(runs: list[Row], environment: str, arm: str) -> list[float]:
+    """By seed."""
+    own = [row for row in runs if (row["environment"], row["arm"]) == (environment, arm)]
+    return [float(row["final_score"]) for row in sorted(own, key=lambda row: int(row["seed"]))]
+
+
+def mean(scores: list[float]) -> str:
+    """The mean and its standard error."""
+    return f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1) / np.sqrt(len(scores)):.1f}"
+
+
+def game(environment: str) -> str:
+    return environment.split("/")[1].replace("_", " ").title()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
