@@ -18,11 +18,17 @@ from test_actor_critics import make_networks
 from test_quadratic import make_networks as make_quadratic_networks
 
 from lambda_replay.agents.actor_critic import Method
-from lambda_replay.agents.deterministic import DeterministicCritic, DeterministicMethod, NoiseConfig
+from lambda_replay.agents.deterministic import (
+    DeterministicCritic,
+    DeterministicMethod,
+    ExplorationNoise,
+    NoiseConfig,
+)
 from lambda_replay.agents.naf_lambda import NAF, NAFLambdaConfig
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import OptimizerConfig, RunConfig
 from lambda_replay.envs import make_environment
+from lambda_replay.errors import ConfigError
 from lambda_replay.learning.deterministic_learner import DeterministicLearner
 from lambda_replay.training.assembly import Assembly, assemble, make_environments
 
@@ -127,11 +133,10 @@ def make_methods(std: float) -> dict[str, tuple[Method, Array, NDArray[np.float3
     states = np.random.default_rng(0).normal(size=(20, 1, 3)).astype(np.float32)
     plain, quadratic = make_networks(outputs=1, critics=1), make_quadratic_networks()
     learner = DeterministicLearner(plain, OptimizerConfig(), policy_every=1)
+    noise = ExplorationNoise(NoiseConfig(std=std), 20, 2)
     methods: dict[str, Method] = {
-        "plain": DeterministicMethod(
-            plain, learner, lambda rng: DeterministicCritic(plain, rng), noise=std, action_size=2
-        ),
-        "quadratic": NAF(NAFLambdaConfig(noise=NoiseConfig(std=std)), quadratic, 2),
+        "plain": DeterministicMethod(plain, learner, lambda rng: DeterministicCritic(plain, rng), noise=noise),
+        "quadratic": NAF(NAFLambdaConfig(), quadratic, noise),
     }
     with torch.no_grad():
         of_plain, of_quadratic = (
@@ -157,6 +162,35 @@ def test_without_noise_there_is_no_density(name: str) -> None:
     found = method.explore(method.networks, states, np.random.default_rng(7))
     assert_allclose(found.actions, best, atol=1e-6)
     assert_array_equal(found.behaviour_probs, np.zeros(20))
+
+
+def test_correlated_noise_remembers_the_noise_before() -> None:
+    """ε_t = ρ·ε_{t−1} + σ·√(1−ρ²)·ξ_t, whose density is that of its new part, and σ its long-run deviation."""
+    noise = ExplorationNoise(NoiseConfig(std=0.5, correlation=0.9), 400, 2)
+    rng, literal = np.random.default_rng(3), np.random.default_rng(3)
+    before, drawn = np.zeros((400, 2)), []
+    for _ in range(200):
+        drawn_now, log_densities = noise.draw(400, rng)
+        found = drawn_now.astype(np.float64)
+        fresh = 0.5 * math.sqrt(1 - 0.81) * literal.standard_normal((400, 2), dtype=np.float32)
+        assert_allclose(found, 0.9 * before + fresh, atol=1e-6)
+        assert_allclose(log_densities, noisy_log_density(0.9 * before, found, std=0.5 * math.sqrt(0.19)), atol=1e-3)
+        before = found
+        drawn.append(before)
+    late = np.stack(drawn[50:])  # [150, 400, 2]
+    assert late.std() == pytest.approx(0.5, rel=0.02)
+    assert np.corrcoef(late[:-1].reshape(-1), late[1:].reshape(-1))[0, 1] == pytest.approx(0.9, abs=0.01)
+
+
+def test_noise_continues_from_its_tensors_and_white_noise_has_none() -> None:
+    one, other = (ExplorationNoise(NoiseConfig(std=0.5, correlation=0.9), 3, 2) for _ in range(2))
+    for _ in range(5):
+        one.draw(3, np.random.default_rng(0))
+    other.set_tensors(one.get_tensors())
+    assert_array_equal(one.draw(3, np.random.default_rng(1))[0], other.draw(3, np.random.default_rng(1))[0])
+    assert ExplorationNoise(NoiseConfig(std=0.5), 3, 2).get_tensors() == {}
+    with pytest.raises(ConfigError, match=r"noise.correlation is 1; give a number from 0 to below 1"):
+        NoiseConfig(correlation=1)
 
 
 # --- how often --------------------------------------------------------------------------------------------------------

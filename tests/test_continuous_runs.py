@@ -22,7 +22,7 @@ from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import make_environment
 from lambda_replay.errors import ConfigError, DamageError
-from lambda_replay.rundir.checkpoints import read_state, saved_steps
+from lambda_replay.rundir.checkpoints import read_state, saved_steps, tensor_file
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.rundir.resources import estimate
 from lambda_replay.training.assembly import assemble, default_agent, make_environments
@@ -204,6 +204,16 @@ def test_a_game_is_replayed_from_its_actions_in_the_checkpoint(tmp_path: Path) -
     (game,) = read_state(tmp_path / "run", 300)["loop"]["games"]
     assert len(game["actions"]) == 100
     assert all(len(action) == 1 and -1 <= action[0] <= 1 for action in game["actions"])
+    assert resume_to_end(tmp_path / "run") == []
+    assert not differences(whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize("agent", ["td3-lambda", "naf-lambda", "td3"])
+def test_correlated_noise_goes_on_where_it_was(tmp_path: Path, agent: str) -> None:
+    config = small_config("Pendulum-v1", agent, 2, noise={"std": 0.5, "correlation": 0.9})
+    whole = train_to_end(tmp_path / "whole", config)
+    train_until(tmp_path / "run", config, 350)
+    assert load_tensors(tensor_file(tmp_path / "run" / "checkpoints" / "300", "noise"))["last"].shape == (2, 1)
     assert resume_to_end(tmp_path / "run") == []
     assert not differences(whole, tmp_path / "run")
 

@@ -373,8 +373,8 @@ def test_every_choice_is_between_a_preset_and_changes_of_it(file: Path) -> None:
     for environment in study.environments:
         preset = config_of(study, environment, "preset")
         now = replace(make_config(environment, agent=preset.agent), steps=preset.steps, threads=1)
-        looks = {"evaluate_every": now.evaluate_every, "evaluate_games": now.evaluate_games}  # change no result
-        assert replace(preset, estimator=now.estimator, algorithm=now.algorithm, **looks) == now
+        looked_at = replace(now, evaluate_every=preset.evaluate_every, evaluate_games=preset.evaluate_games)
+        assert replace(preset, estimator=now.estimator, algorithm=now.algorithm) == looked_at
         assert all(config_of(study, environment, arm) != preset for arm in study.arms if arm != "preset")
 
 

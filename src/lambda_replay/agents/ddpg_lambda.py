@@ -24,6 +24,7 @@ from lambda_replay.agents.deterministic import (
     DeterministicCritic,
     DeterministicMethod,
     DeterministicPolicy,
+    ExplorationNoise,
     NoiseConfig,
 )
 from lambda_replay.agents.protocol import Tensors
@@ -70,8 +71,7 @@ def make(
         networks,
         DeterministicLearner(networks, config.optimizer, policy_every=1),
         lambda rng: DeterministicCritic(networks, rng),
-        noise=config.noise.std,
-        action_size=spec.action_shape[0],
+        noise=ExplorationNoise(config.noise, run.envs, spec.action_shape[0]),
     )
     return CachedActorCritic(
         run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -35,9 +35,48 @@ class NoiseConfig:
     """Gaussian noise on the policy's actions while it explores; actions reach from −1 to 1."""
 
     std: float = 0.1  # standard deviation
+    correlation: float = 0.0  # with the noise of the step before; near 1, it pushes one way for many steps
 
     def __post_init__(self) -> None:
         require_noise("noise.", self, "std")
+        require(
+            0 <= self.correlation < 1,
+            f"noise.correlation is {self.correlation}; give a number from 0 to below 1.",
+            "noise.correlation",
+        )
+
+
+@final
+class ExplorationNoise:
+    """Gaussian noise on the actions of several streams, correlated in time.
+
+    ε_t = ρ·ε_{t−1} + σ·√(1−ρ²)·ξ_t,     ξ_t ~ N(0, 1),
+
+    which has the standard deviation σ in the long run: DDPG's Ornstein-Uhlenbeck process (Lillicrap et al. 2016) in
+    steps. It goes on across the ends of episodes. With ρ = 0 it is white noise and has no state.
+    """
+
+    def __init__(self, config: NoiseConfig, num_streams: int, action_size: int) -> None:
+        self._correlation = np.float32(config.correlation)
+        self._fresh_std = config.std * math.sqrt(1 - config.correlation**2)
+        self._last = np.zeros((num_streams, action_size), dtype=np.float32)  # ε_{t−1}
+
+    def draw(self, num_states: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Noise [n, D], and the logarithm [n] of its density, given the noise before; correlated, n is all streams."""
+        fresh = np.float32(self._fresh_std) * rng.standard_normal((num_states, self._last.shape[1]), dtype=np.float32)
+        log_densities = log_noise_densities(fresh, self._fresh_std)
+        if self._correlation == 0:
+            return fresh, log_densities
+        self._last = self._correlation * self._last + fresh
+        return self._last, log_densities
+
+    def get_tensors(self) -> dict[str, Tensors]:
+        """By file name; none where there is no state."""
+        return {} if self._correlation == 0 else {"noise": {"last": torch.from_numpy(self._last.copy())}}
+
+    def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
+        if self._correlation != 0:
+            self._last = tensors["noise"]["last"].numpy().copy()
 
 
 @dataclass(frozen=True)
@@ -105,12 +144,9 @@ class DeterministicMethod:
         learner: DeterministicLearner,
         make_critic: Callable[[np.random.Generator], DeterministicCritic],
         *,
-        noise: float,
-        action_size: int,
+        noise: ExplorationNoise,
     ) -> None:
-        """``noise`` is the standard deviation of the noise that explores."""
-        self._networks, self._learner, self._make_critic = networks, learner, make_critic
-        self._std, self._size = noise, action_size
+        self._networks, self._learner, self._make_critic, self._noise = networks, learner, make_critic, noise
 
     @property
     def networks(self) -> ActorCritic:
@@ -118,8 +154,8 @@ class DeterministicMethod:
 
     def explore(self, networks: ActorCritic, states: NDArray[Any], rng: np.random.Generator) -> Acted:
         """Actions with their density before they were clipped to [−1, 1]."""
-        noise = np.float32(self._std) * rng.standard_normal((len(states), self._size), dtype=np.float32)
-        return Acted(noisy_actions(networks, states, noise), log_noise_densities(noise, self._std))
+        noise, log_densities = self._noise.draw(len(states), rng)
+        return Acted(noisy_actions(networks, states, noise), log_densities)
 
     def critic(self, rng: np.random.Generator) -> DeterministicCritic:
         return self._make_critic(rng)
@@ -133,11 +169,13 @@ class DeterministicMethod:
         return describe_critics(self._networks, batch)
 
     def get_tensors(self) -> dict[str, Tensors]:
-        return {"weights": self.networks.weights(), "optimizer": self._learner.optimizer_state()}
+        own = {"weights": self.networks.weights(), "optimizer": self._learner.optimizer_state()}
+        return {**own, **self._noise.get_tensors()}
 
     def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
         self.networks.load_weights(tensors["weights"])
         self._learner.load_optimizer_state(tensors["optimizer"])
+        self._noise.set_tensors(tensors)
 
     def check_finite(self) -> None:
         self._learner.check_finite()

@@ -25,7 +25,7 @@ from lambda_replay.agents.continuous import (
     over_chunks,
     parse_value_estimator,
 )
-from lambda_replay.agents.deterministic import NoiseConfig, log_noise_densities
+from lambda_replay.agents.deterministic import ExplorationNoise, NoiseConfig
 from lambda_replay.agents.protocol import Acted, Tensors
 from lambda_replay.checks import require_positive
 from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
@@ -105,8 +105,8 @@ def best_actions(networks: ActorCritic, states: NDArray[Any], noise: NDArray[np.
 class NAF:
     """Normalised advantage functions (Gu et al. 2016)."""
 
-    def __init__(self, config: NAFLambdaConfig, networks: ActorCritic, action_size: int) -> None:
-        self._networks, self._std, self._size = networks, config.noise.std, action_size
+    def __init__(self, config: NAFLambdaConfig, networks: ActorCritic, noise: ExplorationNoise) -> None:
+        self._networks, self._noise = networks, noise
         self._learner = QuadraticLearner(networks, config.optimizer)
 
     @property
@@ -115,8 +115,8 @@ class NAF:
 
     def explore(self, networks: ActorCritic, states: NDArray[Any], rng: np.random.Generator) -> Acted:
         """Actions with their density before they were clipped to [−1, 1]."""
-        noise = np.float32(self._std) * rng.standard_normal((len(states), self._size), dtype=np.float32)
-        return Acted(best_actions(networks, states, noise), log_noise_densities(noise, self._std))
+        noise, log_densities = self._noise.draw(len(states), rng)
+        return Acted(best_actions(networks, states, noise), log_densities)
 
     def critic(self, rng: np.random.Generator) -> QuadraticCritic:
         return QuadraticCritic(self._networks)
@@ -130,11 +130,13 @@ class NAF:
         return describe_ensemble(self._networks.modules["critics"], self._networks.states(batch.states))
 
     def get_tensors(self) -> dict[str, Tensors]:
-        return {"weights": self._networks.weights(), "optimizer": self._learner.optimizer_state()}
+        own = {"weights": self._networks.weights(), "optimizer": self._learner.optimizer_state()}
+        return {**own, **self._noise.get_tensors()}
 
     def set_tensors(self, tensors: Mapping[str, Tensors]) -> None:
         self._networks.load_weights(tensors["weights"])
         self._learner.load_optimizer_state(tensors["optimizer"])
+        self._noise.set_tensors(tensors)
 
     def check_finite(self) -> None:
         self._learner.check_finite()
@@ -177,7 +179,7 @@ def make(
         run,
         config.cache,
         batch_size=config.optimizer.batch_size,
-        method=NAF(config, networks, spec.action_shape[0]),
+        method=NAF(config, networks, ExplorationNoise(config.noise, run.envs, spec.action_shape[0])),
         estimator=parse_value_estimator(run, has_densities=False),
         memory=memory,
         streams=streams,

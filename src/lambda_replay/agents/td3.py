@@ -18,6 +18,7 @@ from lambda_replay.agents.deterministic import (
     DeterministicCritic,
     DeterministicMethod,
     DeterministicPolicy,
+    ExplorationNoise,
     NoiseConfig,
     draw_smoothing,
     smoothed_values,
@@ -95,8 +96,7 @@ def make(
         networks,
         DeterministicLearner(networks, config.optimizer, policy_every=config.policy_every),
         lambda rng: make_critic(config, networks, rng),
-        noise=config.noise.std,
-        action_size=size,
+        noise=ExplorationNoise(config.noise, run.envs, size),
     )
     targets = TargetNetworks(networks, config.polyak.rate, ["policy", "critics"])
     return TargetActorCritic(

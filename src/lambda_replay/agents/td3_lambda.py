@@ -25,6 +25,7 @@ from lambda_replay.agents.deterministic import (
     DeterministicCritic,
     DeterministicMethod,
     DeterministicPolicy,
+    ExplorationNoise,
     NoiseConfig,
     require_noise,
 )
@@ -101,8 +102,7 @@ def make(
         networks,
         DeterministicLearner(networks, config.optimizer, policy_every=config.policy_every),
         lambda rng: make_critic(config, networks, rng),
-        noise=config.noise.std,
-        action_size=spec.action_shape[0],
+        noise=ExplorationNoise(config.noise, run.envs, spec.action_shape[0]),
     )
     return CachedActorCritic(
         run,
