@@ -193,11 +193,11 @@ PRESETS = {
                 DRQNLambdaConfig(
                     cache=_fresh_cache(size=16_000, block_length=40, refresh_every=4_000, updates=100),
                     recurrence=RecurrenceConfig(units=128, burn_in=10, sequence_length=20, shortcut=True),
-                    exploration=ExplorationConfig(start=1.0, end=0.05, steps=100_000),
+                    exploration=ExplorationConfig(start=1.0, end=0.01, steps=100_000),
                     optimizer=_falling_rate(5e-4, batch_size=8, max_grad_norm=20.0),
                     network=NetworkConfig(layer_norm=True),
                 ),
-                "peng:0.65",
+                "median",
                 {
                     "memory": MemoryConfig(capacity=100_000, start=6_000, history=1)
                 },  # a block with its burn-in needs 51 slots
