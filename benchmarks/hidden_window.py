@@ -21,14 +21,11 @@ from numpy.typing import NDArray
 from lambda_replay.agents.epsilon_greedy import epsilon_greedy
 from lambda_replay.agents.protocol import Acted, Policy
 from lambda_replay.agents.recurrent_acting import RecurrentPolicy
-from lambda_replay.agents.table import agent_kind
-from lambda_replay.envs import make_environment
 from lambda_replay.learning.recurrent_critic import RecurrentCritic, inputs_of, recurrent
 from lambda_replay.replay.data import Before
 from lambda_replay.replay.memory import ReplayMemory
-from lambda_replay.rundir.directory import read_config
-from lambda_replay.rundir.files import load_tensors
 from lambda_replay.training.playing import play
+from lambda_replay.training.policy import load_policy
 
 
 @dataclass(frozen=True)
@@ -55,9 +52,9 @@ class WindowPolicy:
         module, seen = recurrent(network), np.concatenate([state for state, _ in self.past])  # [T, F, *observation]
         before = Before(*(np.concatenate(part)[None].copy() for part in zip(*(b for _, b in self.past), strict=True)))
         before.is_start[0, 0] = True
-        features, hidden = module.encode(network.tensor(seen))[None], torch.zeros(1, module.state_size)
-        outputs, _ = module.unroll(features, inputs_of(network, before), hidden)
-        return epsilon_greedy(module.head(outputs[:, -1]).numpy(), epsilon, rng)
+        features = module.encode(network.tensor(seen))[None]  # [1, T, features]
+        outputs, _ = module.unroll(features, inputs_of(network, before), features.new_zeros(1, module.state_size))
+        return epsilon_greedy(module.head(outputs[:, -1]).cpu().numpy(), epsilon, rng)
 
 
 def main() -> None:
@@ -66,12 +63,9 @@ def main() -> None:
     parser.add_argument("--windows", type=int, nargs="+", default=[120, 60, 35, 20, 11])
     parser.add_argument("--games", type=int, default=20)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    config = read_config(options.run)
-    environment = make_environment(config)
-    weights = load_tensors(options.run / "weights.safetensors")
-    policy = agent_kind(config.agent).load(config, environment.spec, weights)
-    assert isinstance(policy, RecurrentPolicy)
+    config, environment, policy, _ = load_policy(options.run)
+    if not isinstance(policy, RecurrentPolicy) or min(options.windows) < 1:
+        parser.error("give a run of drqn-lambda, and windows of 1 step or more")
     policies: dict[str, Policy] = {"carried": policy}
     policies |= {f"{window} steps": WindowPolicy(policy, window) for window in options.windows}
     for name, own in policies.items():

@@ -45,7 +45,8 @@ def read(name: str) -> list[Row]:
 
 def make_tables() -> str:
     """Final scores of every game and arm, and how often a run of one arm beats one of another."""
-    runs = [row for row in read("runs.csv") if row["state"] == "finished"]
+    every = read("runs.csv")
+    runs = [row for row in every if row["state"] == "finished"]
     environments = list(dict.fromkeys(row["environment"] for row in runs))
     lines = [f"| game | {' | '.join(ARMS.values())} | DQN after 5,000,000 frames (Young & Tian 2019) |"]
     lines.append(f"|---|{'---|' * (len(ARMS) + 1)}")
@@ -55,7 +56,8 @@ def make_tables() -> str:
         cells = [f"**{mean(scores[arm])}**" if arm == best else mean(scores[arm]) for arm in ARMS]
         published = next(row["threshold"] for row in runs if row["environment"] == environment)
         lines.append(f"| {game(environment)} | {' | '.join(cells)} | {published} |")
-    lines += ["", *_by_seed(runs, environments), "", *_comparisons()]
+    done = f"All {len(every)} runs are" if len(runs) == len(every) else f"{len(runs)} of {len(every)} runs are"
+    lines += ["", *_by_seed(runs, environments), "", *_comparisons(), "", f"{done} done."]
     return "\n".join(lines) + "\n"
 
 
@@ -64,7 +66,10 @@ def _by_seed(runs: list[Row], environments: list[str]) -> list[str]:
     lines = [f"| every run, seeds {', '.join(map(str, seeds))} | {' | '.join(ARMS.values())} |"]
     lines.append(f"|---|{'---|' * len(ARMS)}")
     for environment in environments:
-        cells = [", ".join(f"{score:.1f}" for score in final_scores(runs, environment, arm)) for arm in ARMS]
+        cells = []
+        for arm in ARMS:
+            own = {int(row["seed"]): float(row["final_score"]) for row in of_arm(runs, environment, arm)}
+            cells.append(", ".join(f"{own[seed]:.1f}" if seed in own else "–" for seed in seeds))
         lines.append(f"| {game(environment)} | {' | '.join(cells)} |")
     return lines
 
@@ -78,14 +83,18 @@ def _comparisons() -> list[str]:
     return lines
 
 
+def of_arm(runs: list[Row], environment: str, arm: str) -> list[Row]:
+    return [row for row in runs if (row["environment"], row["arm"]) == (environment, arm)]
+
+
 def final_scores(runs: list[Row], environment: str, arm: str) -> list[float]:
-    """By seed."""
-    own = [row for row in runs if (row["environment"], row["arm"]) == (environment, arm)]
-    return [float(row["final_score"]) for row in sorted(own, key=lambda row: int(row["seed"]))]
+    return [float(row["final_score"]) for row in of_arm(runs, environment, arm)]
 
 
 def mean(scores: list[float]) -> str:
-    """The mean and its standard error."""
+    """The mean and its standard error, if there is more than one score."""
+    if len(scores) < 2:
+        return f"{np.mean(scores):.1f}"
     return f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1) / np.sqrt(len(scores)):.1f}"
 
 

@@ -25,11 +25,11 @@ from lambda_replay.agents.run_settings import override, to_dict
 from lambda_replay.agents.table import agent_kind
 from lambda_replay.config import NetworkConfig, RunConfig
 from lambda_replay.envs import make_environment
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.learner import Learner
 from lambda_replay.learning.networks import make_network
-from lambda_replay.learning.recurrent_critic import RecurrentCritic, sequence_samples
+from lambda_replay.learning.recurrent_critic import RecurrentCritic, recurrent, sequence_samples
 from lambda_replay.learning.recurrent_network import Cell, Inputs, RecurrentNetwork, cut
 from lambda_replay.replay.cache import Cache, build_cache, fill_cache
 from lambda_replay.replay.critic import HIDDEN, Promoted, QCritic, promote, promote_slots
@@ -41,7 +41,7 @@ from lambda_replay.rundir.checkpoints import tensor_file
 from lambda_replay.rundir.files import load_tensors
 from lambda_replay.rundir.resources import estimate
 from lambda_replay.training.assembly import assemble, make_environments
-from lambda_replay.training.loop import GameEnd, Learned
+from lambda_replay.training.loop import Boundary, GameEnd, Learned
 from lambda_replay.training.presets import make_config
 
 CPU = torch.device("cpu")
@@ -142,7 +142,7 @@ def play_at_random(
     network: QNetwork, memory: ReplayMemory, rng: np.random.Generator
 ) -> tuple[dict[int, Floats], dict[int, int]]:
     """60 steps in every stream; by slot, the Q-values [A] when acting, and the steps since the episode's start."""
-    acting, depth = RecurrentActing(network, memory), [0] * memory.num_streams  # the memory may keep hidden states
+    acting, depth = RecurrentActing(network, memory), [0] * memory.num_streams
     seen: dict[int, Floats] = {}
     depths: dict[int, int] = {}
     for stream in range(memory.num_streams):
@@ -390,16 +390,22 @@ def sequences_of(
     return cache, blocks, Sequences(cache, blocks, sequence, hidden)
 
 
+@pytest.mark.parametrize("keeps_states", [False, True])
 @pytest.mark.parametrize("burn_in", [1, 2, 4])
 @pytest.mark.parametrize("sequence", [1, 4, 12])
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_sequence_has_the_q_values_of_its_block(cell: Cell, sequence: int, burn_in: int) -> None:
+def test_a_sequence_has_the_q_values_of_its_block(cell: Cell, sequence: int, burn_in: int, keeps_states: bool) -> None:
     """The training pass and the refresh are two ways to the same Q-values, so the first errors are the TD errors.
 
-    A sequence continues from the refresh's own hidden state, so this holds wherever it begins in its episode.
+    A sequence continues from the refresh's own hidden state, and the first of a block from the one that another network
+    left when it acted. So this holds wherever a sequence begins in its episode.
     """
     network = make_qnetwork(cell)
     memory, _ = play_letters("....T...U....T...T....U...T.....")
+    if keeps_states:
+        plain, memory = memory, ReplayMemory(100, (2,), np.float32, columns=hidden_column(cell))
+        play_at_random(make_qnetwork(cell, seed=5), memory, np.random.default_rng(0))
+        assert memory.is_step.sum() > plain.is_step.sum()
     cache, _, sequences = sequences_of(network, memory, burn_in=burn_in, length=12, sequence=sequence)
     for number in range(3 * 12 // sequence):
         batch = sequences.minibatch(np.array([number]))
@@ -440,11 +446,9 @@ def test_a_burn_in_continues_from_the_state_that_acting_left(cell: Cell) -> None
         acting.q_values(memory.newest_states())
         memory.append(int(rng.integers(NUM_ACTIONS)), 1.0, rng.normal(size=2), hidden=acting.hidden[0])
     unrolled = RecurrentCritic(network).evaluate(block_at(memory, 5, length=8, burn_in=3)).q_values[0]  # [L+1, A]
-    literal = RecurrentActing(network, memory)
-    literal.set_tensors({"state": torch.from_numpy(memory.arrays[HIDDEN][[5]].copy())})
     module = network.module
     assert isinstance(module, RecurrentNetwork)
-    hidden, seen = literal.get_tensors()["state"], []
+    hidden, seen = torch.from_numpy(memory.arrays[HIDDEN][[5]]), []
     for slot in range(6, 17):
         before = memory.transitions(np.array([[slot - 1]]))
         inputs = Inputs(np.array([[False]]), torch.from_numpy(before.actions.astype(np.int64)), torch.ones(1, 1))
@@ -688,23 +692,55 @@ def test_needs_follow_the_settings() -> None:
     assert large.to_lower == "recurrence.units (2048)"
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_memory_keeps_the_hidden_state_that_every_step_left(cell: Cell) -> None:
+    """Compared with each stream's own episodes, one step after the other, before anything is learnt."""
+    config = tiny(
+        envs=3,
+        recurrence={"cell": cell, "units": 8, "burn_in": 4, "sequence_length": 10},
+        memory={"storage": "ram"},
+        checkpoint_every=0,
+    )
+    assembly = assemble(config, make_environments(config))
+    next(event for event in assembly.loop.run() if isinstance(event, Boundary) and event.step >= config.memory.start)
+    memory, weights = assembly.memory, assembly.agent.get_tensors()["weights"]
+    policy = agent_kind("drqn-lambda").load(config, make_environment(config).spec, weights)
+    assert isinstance(policy, RecurrentPolicy)
+    module, num_steps = recurrent(policy.network), 0
+    for stream, written in enumerate(memory.written):
+        hidden, before = torch.zeros(1, module.state_size), None
+        for slot in (int(memory.ring.slot(stream, number)) for number in range(written)):
+            is_start = before is None or not memory.is_step[before]
+            action = 0 if is_start else int(memory.actions[before])
+            inputs = Inputs(np.array([[is_start]]), torch.tensor([[action]]), torch.zeros(1, 1))
+            with torch.inference_mode():
+                _, hidden = module.step(torch.from_numpy(memory.states(np.array([slot]))), inputs, hidden)
+            before = slot
+            if memory.is_step[slot]:
+                assert_allclose(memory.arrays[HIDDEN][slot], hidden[0], atol=1e-6)
+                num_steps += 1
+            else:
+                assert not memory.arrays[HIDDEN][slot].any()
+    assert num_steps == config.memory.start
+
+
 @pytest.mark.parametrize(("cell", "size"), [("gru", 8), ("lstm", 16), ("none", 0)])
-def test_the_memory_keeps_the_hidden_state_of_every_step(cell: Cell, size: int) -> None:
+def test_stored_hidden_states_are_counted_in_what_a_run_needs(cell: Cell, size: int) -> None:
     config = tiny(recurrence={"cell": cell, "units": 8, "burn_in": 4, "sequence_length": 10})
-    plain = override(config, {"memory": {"storage": "ram"}, "checkpoint_every": 0})
-    assembly = assemble(plain, make_environments(plain))
-    for event in assembly.loop.run():
-        if isinstance(event, Learned):
-            break
-    kept = assembly.memory.arrays.get(HIDDEN)
-    assert (0 if kept is None else kept.shape[1]) == size
     spec, without = make_environment(config).spec, override(config, {"recurrence": {"burn_in": 0}})
-    slots = len(assembly.memory.is_step)
+    assert agent_kind("drqn-lambda").columns(config, spec) == ({HIDDEN: ((size,), np.float32)} if size else {})
     difference = estimate(config, spec).replay_bytes - estimate(without, spec).replay_bytes
-    assert difference >= slots * size * 4  # spare slots for checkpoints are counted too
+    assert difference >= config.memory.capacity * size * 4  # spare slots for checkpoints are counted too
     assert (difference > 0) == (size > 0)
-    if kept is not None:  # an episode's first state leaves a hidden state too; closing slots have none
-        assert_array_equal(np.abs(kept).sum(axis=1) > 0, assembly.memory.is_step)
+
+
+def test_a_hidden_state_that_is_not_finite_is_divergence() -> None:
+    """The loss is measured before an update, so the last one of a refresh can break the weights unseen."""
+    config = tiny(
+        memory={"storage": "ram"}, checkpoint_every=0, cache={"updates": 1}, optimizer={"learning_rate": 1e30}
+    )
+    with pytest.raises(DivergenceError, match="the hidden states are"):
+        list(assemble(config, make_environments(config)).loop.run())
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------

@@ -139,7 +139,10 @@ class DRQNLambda:
             acted = uniformly_random(len(states), q_values.shape[1], rng)
         else:
             acted = epsilon_greedy(q_values, epsilon, rng)
-        return acted._replace(columns={HIDDEN: self._acting.hidden} if self._memory.columns else {})
+        if HIDDEN not in self._memory.columns:
+            return acted
+        self._acting.check_finite()
+        return acted._replace(columns={HIDDEN: self._acting.hidden})
 
     def describe(self, step: int) -> Metrics:
         return {"epsilon": self._epsilon(step)}
@@ -273,8 +276,8 @@ def _needs(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> A
     config, network = _config(run), _make_module_without_memory(run, spec)
     own = cached.cache_needs(run, spec, config.optimizer.batch_size)
     weights = sum(parameter.numel() for parameter in network.parameters())
-    # Inputs, gates and outputs of the cell, and the layer behind it.
-    per_step = network.num_features + 6 * network.state_size + config.recurrence.hidden
+    # Inputs, gates and outputs of the cell, the layer behind it, and the stored hidden state.
+    per_step = network.num_features + 7 * network.state_size + config.recurrence.hidden
     unrolled = config.cache.block_length + config.cache.tail + 1 + config.recurrence.burn_in
     steps = config.recurrence.burn_in + config.sequence_length
     per_state, size_setting = minibatch_bytes(run, spec)

@@ -57,8 +57,9 @@ class RecurrentCritic:
         module, slots = recurrent(self.network), blocks.unrolled_slots  # [K, H+L+1]
         features, inputs = self._encode(blocks), inputs_of(self.network, blocks.before)
         hidden, outputs, left = features.new_zeros(len(slots), module.state_size), [], []
-        # Stops are where a hidden state is wanted: behind the first slot of a burn-in, and then every T slots.
-        stops = [*range(1, blocks.length + 1, sequence_length), slots.shape[1]]
+        # Stops are where a hidden state is wanted: after the first slot of a burn-in, and then every T slots.
+        wanted = range(1, blocks.length + 1, sequence_length)
+        stops = [slots.shape[1]] if blocks.burn_in is None else [*wanted, slots.shape[1]]
         for first, last in pairwise([0, *stops]):
             output, hidden = module.unroll(features[:, first:last], inputs.steps(first, last), hidden)
             if first == 0 and blocks.stored_states is not None:
@@ -66,9 +67,9 @@ class RecurrentCritic:
             outputs.append(output)
             left.append(hidden)
         q_values: Tensor = module.head(torch.cat(outputs, dim=1)[:, -blocks.slots.shape[1] :])  # [K, L+1, A]
+        if blocks.burn_in is None:  # sequences start from zero
+            left = [torch.zeros_like(hidden) for _ in (*wanted, None)]
         states = torch.stack(left[:-1], dim=1)  # [K, L/T, size]
-        if blocks.burn_in is None:
-            states.zero_()  # sequences start from zero
         return Unrolled(q_block(blocks, q_values.flatten(0, 1).cpu().numpy()), states.cpu().numpy())
 
     def _encode(self, blocks: Promoted) -> Tensor:  # -> [K, H+L+1, features]

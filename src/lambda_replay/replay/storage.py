@@ -101,7 +101,9 @@ def _create(sizes: dict[Path, int]) -> None:
 def _check_sizes(sizes: dict[Path, int]) -> None:
     for path, wanted in sizes.items():
         if not path.exists():
-            raise DamageError(f"{path} is missing, so the replay memory cannot be reopened.")
+            raise DamageError(
+                f"{path} is missing, so the replay memory cannot be reopened; it is damaged, or of another version."
+            )
         found = path.stat().st_size
         if found != wanted:
             raise DamageError(
