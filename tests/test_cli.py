@@ -303,6 +303,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("Pendulum-v1 --preset classic", ["preset classic does not fit agent sac-lambda", "continuous"]),
     ("CartPole-v1 --preset continuous", ["preset continuous does not fit agent dqn-lambda", "classic"]),
     ("Pendulum-v1 --exploration.end 0.1", ["--exploration.end belongs to agent dqn-lambda, dqn, pqn, drqn-lambda"]),
+    ("Pendulum-v1 --noise.epsilon 0.1", ["--noise.epsilon belongs to agent sdqn-lambda only"]),
+    ("Pendulum-v1 --noise.correlation=0.5", ["agent td3-lambda, ddpg-lambda, naf-lambda, td3 and uvfa-lambda only"]),
     ("Pendulum-v1 --entropy.start 0", ["entropy.start is 0", "above 0"]),
     ("Pendulum-v1 --entropy.target inf", ["entropy.target is inf", "finite"]),
     ("Pendulum-v1 --network.hidden 0", ["network.hidden is (0,)"]),

@@ -151,12 +151,17 @@ def _sentence(details: dict[str, Any], tables: Mapping[str, Any]) -> ConfigError
     return ConfigError(f"{name} is {shown(details['input'])}; give {wanted}.", name)
 
 
-def part_owner(part: str) -> str | None:
-    """The owner of a table of settings that not every run has: "agent dqn", "atari/… environments"."""
+def part_owner(part: str, setting: str = "") -> str | None:
+    """The owner of a table of settings that not every run has: "agent dqn", "atari/… environments".
+
+    If any agent has the table with this setting in it, only such agents are named.
+    """
     if part in ("atari", "minatar"):
         return f"{part}/… environments"
     owners = [name for name, kind in AGENTS.items() if part in {field.name for field in fields(kind.config)}]
-    return f"agent {_listed(owners)}" if owners else None
+    tables = {name: _tables(AGENTS[name].config).get(part) for name in owners}
+    with_it = [name for name, table in tables.items() if table and setting in {field.name for field in fields(table)}]
+    return f"agent {_listed(with_it or owners)}" if owners else None
 
 
 def _listed(names: list[str]) -> str:

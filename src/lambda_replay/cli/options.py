@@ -126,11 +126,11 @@ def parse_run(kind: Any, arguments: list[str], command: str) -> Any:
 def _refuse_foreign(arguments: list[str], config: RunConfig) -> None:
     """Reject settings of another agent or of another family of environments."""
     for argument in arguments:
-        part = argument.removeprefix("--").partition(".")[0] if argument.startswith("--") else ""
-        if part_owner(part) is not None and to_dict(config).get(part) is None:
-            raise ConfigError(
-                f"{argument} belongs to {part_owner(part)} only; this is agent {config.agent} on {config.env}."
-            )
+        option = argument.removeprefix("--").partition("=")[0] if argument.startswith("--") else ""
+        part, _, setting = option.replace("-", "_").partition(".")
+        owner = part_owner(part, setting.removeprefix("no_"))
+        if owner is not None and to_dict(config).get(part) is None:
+            raise ConfigError(f"{argument} belongs to {owner} only; this is agent {config.agent} on {config.env}.")
 
 
 def _run_type(agent: str) -> type[RunConfig]:
