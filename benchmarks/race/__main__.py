@@ -17,24 +17,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.jobs import Job, make_missing
 from benchmarks.race.contestants import Act, peers_environment, train
 from benchmarks.race.log import GameLog
 from benchmarks.race.tasks import CONTESTANTS, TASKS, Task
+from lambda_replay.rundir.directory import provenance
+from lambda_replay.training.presets import make_config
 
 PLACE = Path(__file__).resolve().parents[1] / "results" / "race"
 PROBE_SECONDS = 15.0
 MARGIN = 1.05  # so that the time ends a run, and not its steps
 ATTEMPTS = 3  # at a run that uses its time and gets close to the end of its schedules
-USED, DONE = 0.97, 0.9  # of the time and of the planned steps, at least
+USED, DONE = 0.95, 0.85  # of the time and of the planned steps, at least
 FIRST_GUESS = 200_000  # steps for which the first, short run makes its schedules
 EVALUATION_SEED = 10_000
 
@@ -71,36 +72,22 @@ def main() -> None:
 
 def run_all(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
-    waiting = [
-        (name, contestant, seed)
+    jobs = (
+        make_job(name, contestant, seed, options)
         for seed in options.seeds
         for name in TASKS
         if options.tasks in name
         for contestant in TASKS[name].contestants
         if contestant in options.contestants
-        if not (options.out / file_name(name, contestant, seed)).exists()
-    ]
-    running: dict[int, subprocess.Popen[bytes]] = {}
-    while waiting or running:
-        for core in [core for core, process in running.items() if process.poll() is not None]:
-            if running.pop(core).returncode != 0:
-                raise SystemExit("a run failed; its complaint is above")
-        for core in options.cores:
-            if core not in running and waiting:
-                name, contestant, seed = waiting.pop(0)
-                print(f"{time.strftime('%H:%M:%S')} core {core}: {name}, {contestant}, seed {seed}", flush=True)
-                running[core] = start(name, contestant, seed, core, options)
-        time.sleep(0.5)
+    )
+    make_missing(jobs, options.cores)
 
 
-def start(name: str, contestant: str, seed: int, core: int, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+def make_job(name: str, contestant: str, seed: int, options: argparse.Namespace) -> Job:
     minutes = TASKS[name].minutes * options.minutes_factor
     out = options.out / file_name(name, contestant, seed)
     command = [sys.executable, "-m", "benchmarks.race", "one", name, contestant, str(seed), str(out)]
-    variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        ["taskset", "--cpu-list", str(core), *command, "--minutes", str(minutes)], env={**os.environ, **variables}
-    )
+    return Job(f"{name}, {contestant}, seed {seed}", out, [*command, "--minutes", str(minutes)])
 
 
 def file_name(task: str, contestant: str, seed: int) -> str:
@@ -120,6 +107,7 @@ def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -
         if log.used >= USED and log.step >= DONE * steps:
             break
         speed = log.speed
+    made_by = provenance(make_config(task.env, agent=task.contestants[0]))
     result = {
         "task": task.env,
         "contestant": contestant,
@@ -129,6 +117,7 @@ def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -
         **log.summary(),
         "greedy_scores": [round(score, 3) for score in play(task, act, EVALUATION_SEED + seed)],
         "versions": {name: version(name) for name in ("lambda-replay", "stable-baselines3", "torch", "gymnasium")},
+        **{name: made_by[name] for name in ("commit", "processor")},
     }
     partial = out.with_suffix(".part")
     partial.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")

@@ -158,8 +158,9 @@ def part_owner(part: str, setting: str = "") -> str | None:
     """
     if part in ("atari", "minatar"):
         return f"{part}/… environments"
-    owners = [name for name, kind in AGENTS.items() if part in {field.name for field in fields(kind.config)}]
-    tables = {name: _tables(AGENTS[name].config).get(part) for name in owners}
+    configs: dict[str, Any] = {name: kind.config for name, kind in AGENTS.items()}
+    owners = [name for name, config in configs.items() if part in {field.name for field in fields(config)}]
+    tables = {name: _tables(configs[name]).get(part) for name in owners}
     with_it = [name for name, table in tables.items() if table and setting in {field.name for field in fields(table)}]
     return f"agent {_listed(with_it or owners)}" if owners else None
 
