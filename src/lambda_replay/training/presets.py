@@ -211,11 +211,11 @@ PRESETS = {
             "checkpoint_every": 10_000,
         },
         estimator="peng:0.9",
-        cache=CacheConfig(size=4_000, block_length=50, refresh_every=100, updates=50),
-        target=TargetConfig(copy_every=500, update_every=2),
-        exploration=ExplorationConfig(start=1.0, end=0.05, steps=10_000),
-        optimizer=OptimizerConfig(batch_size=64, learning_rate=1e-3, epsilon=1e-5, loss="huber"),
-        network=NetworkConfig(hidden=(128, 128)),
+        cache=CacheConfig(size=4_000, block_length=50, refresh_every=100, updates=25, sampling="systematic"),
+        target=TargetConfig(copy_every=500, update_every=4),
+        exploration=ExplorationConfig(start=1.0, end=0.01, steps=10_000),
+        optimizer=_falling_rate(1e-3, batch_size=128),
+        network=NetworkConfig(hidden=(128, 128), layer_norm=True),
         others={
             "pqn": _published_pqn(
                 steps=51_200,  # whole rollouts
