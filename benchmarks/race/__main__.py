@@ -1,6 +1,6 @@
 """The race: every contestant on every task for the same time on one core; the best score wins.
 
-    python -m benchmarks.race run [--seeds 0 1 2] [--tasks TEXT] [--minutes-factor 1]    # makes the missing runs
+    python -m benchmarks.race run [--seeds 30 31 32] [--tasks TEXT] [--minutes-factor 1]    # makes the missing runs
     python -m benchmarks.race one TASK CONTESTANT SEED OUT.json --minutes M              # one run, in this process
     python -m benchmarks.race table                                                      # picture and docs/results.md
 
@@ -38,13 +38,14 @@ ATTEMPTS = 3  # at a run that uses its time and gets close to the end of its sch
 USED, DONE = 0.95, 0.85  # of the time and of the planned steps, at least
 FIRST_GUESS = 200_000  # steps for which the first, short run makes its schedules
 EVALUATION_SEED = 10_000
+SEEDS = [30, 31, 32]  # no setting of ours was chosen with them
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.race", description="Race agents against each other.")
     commands = parser.add_subparsers(dest="command", required=True)
     every = commands.add_parser("run", help="make all missing runs")
-    every.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    every.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     every.add_argument("--tasks", default="", help="only tasks whose names contain this")
     every.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), choices=CONTESTANTS)
     every.add_argument("--minutes-factor", type=float, default=1.0, help="of every task's budget")
