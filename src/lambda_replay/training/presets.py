@@ -214,7 +214,7 @@ PRESETS = {
         cache=CacheConfig(size=4_000, block_length=50, refresh_every=100, updates=25, sampling="systematic"),
         target=TargetConfig(copy_every=500, update_every=4),
         exploration=ExplorationConfig(start=1.0, end=0.01, steps=10_000),
-        optimizer=_falling_rate(1e-3, batch_size=128),
+        optimizer=_falling_rate(1e-3, batch_size=128, loss="huber"),
         network=NetworkConfig(hidden=(128, 128), layer_norm=True),
         others={
             "pqn": _published_pqn(
