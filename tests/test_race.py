@@ -15,6 +15,7 @@ from benchmarks.race.contestants import for_steps, train
 from benchmarks.race.log import GameLog, Over
 from benchmarks.race.report import draw, read_results, table
 from benchmarks.race.tasks import CONTESTANTS, DISCRETE, DQN, PPO, SAC, TASKS, Task
+from lambda_replay.studies.plan import read_study
 from lambda_replay.training.presets import make_config
 
 
@@ -44,6 +45,11 @@ def log_of(clock: Clock, *, seconds: float, steps: int, cycle: int, playing: flo
 def test_every_task_has_settings_for_every_peer() -> None:
     for settings, contestant in ((PPO, "sb3-ppo"), (DQN, "sb3-dqn"), (SAC, "sb3-sac")):
         assert set(settings) == {name for name, task in TASKS.items() if contestant in task.contestants}
+
+
+def test_the_race_has_seeds_that_no_setting_was_chosen_with() -> None:
+    for file in (Path(__file__).parents[1] / "studies" / "choices").glob("*.toml"):
+        assert not set(read_study(file).seeds) & set(race.SEEDS), file.name
 
 
 def test_a_log_knows_its_speed_and_how_much_time_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
