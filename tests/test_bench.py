@@ -276,7 +276,7 @@ def test_the_command_times_every_agent_of_a_preset_and_says_how_long_its_run_tak
     rows = [(row["agent"], row["envs"], row["threads"]) for row in found["speed"]]
     assert rows == [(agent, envs, 1) for agent in ("dqn-lambda", "dqn", "pqn", "drqn-lambda") for envs in (1, 4)]
     for row in found["speed"]:
-        steps = {"pqn": 51_200, "drqn-lambda": 100_000}.get(row["agent"], 50_000)
+        steps = {"pqn": 200_704, "drqn-lambda": 100_000}.get(row["agent"], 200_000)
         assert (row["env"], row["preset"], row["run_steps"]) == ("CartPole-v1", "classic", steps)
         assert row["steps_per_second"] > 10
         assert row["run_seconds"] == pytest.approx(steps / row["steps_per_second"])
@@ -308,7 +308,7 @@ def test_what_cannot_be_measured_is_left_out_with_a_sentence(
     # 8 environments do not fit a refresh every 100 steps.
     assert main(["bench", "--seconds", "0.01", "--threads", "1", "--envs", "1", "8"]) == 0
     said = capsys.readouterr()
-    assert "preset classic, 50,000 steps" in said.out
+    assert "preset classic, 200,000 steps" in said.out
     assert "NoSuchEnvironment" not in said.out
     sentences = " ".join(said.err.split())
     assert "skipped NoSuchEnvironment-v0, dqn-lambda, --envs 1, --threads 1: " in sentences

@@ -132,7 +132,7 @@ CLASSIC: dict[str, Any] = {
     "memory.start": 1_000,
     "memory.history": 1,
     "discount": 0.99,
-    "steps": 50_000,
+    "steps": 200_000,
 }
 
 

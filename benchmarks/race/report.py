@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,9 @@ def _part(results: dict[Key, list[Result]], contestants: tuple[str, ...]) -> lis
         found = {who: results[name, who] for who in contestants if (name, who) in results}
         if task.contestants != contestants or not found:
             continue
-        best = max(found, key=lambda who: float(final_scores(found[who]).mean()))
-        best_greedy = max(found, key=lambda who: float(greedy_scores(found[who]).mean()))
+        best, best_greedy = _best(final_scores, found), _best(greedy_scores, found)
         cells = [
-            _cell(found[who], is_best=who == best, is_best_greedy=who == best_greedy) if who in found else "–"
+            _cell(found[who], is_best=who in best, is_best_greedy=who in best_greedy) if who in found else "–"
             for who in contestants
         ]
         lines.append(f"| {name} ({task.minutes:g}) | {' | '.join(cells)} |")
@@ -86,6 +86,12 @@ def _part(results: dict[Key, list[Result]], contestants: tuple[str, ...]) -> lis
         return []
     names = " | ".join(CONTESTANTS[who] for who in contestants)
     return [f"| task (minutes) | {names} |", f"|---|{'---|' * len(contestants)}", *lines]
+
+
+def _best(scores: Callable[[list[Result]], NDArray[np.float64]], found: dict[str, list[Result]]) -> set[str]:
+    """Who has the highest mean, to the digits that are shown."""
+    means = {who: round(float(scores(runs).mean()), 1) for who, runs in found.items()}
+    return {who for who, mean in means.items() if mean == max(means.values())}
 
 
 def _cell(runs: list[Result], *, is_best: bool, is_best_greedy: bool) -> str:

@@ -206,7 +206,7 @@ PRESETS = {
     ),
     "classic": _preset(
         {
-            "steps": 50_000,
+            "steps": 200_000,
             "memory": MemoryConfig(capacity=50_000, start=1_000, history=1),
             "checkpoint_every": 10_000,
         },
@@ -218,12 +218,12 @@ PRESETS = {
         network=NetworkConfig(hidden=(128, 128), layer_norm=True),
         others={
             "pqn": _published_pqn(
-                steps=51_200,  # whole rollouts
+                steps=200_704,  # whole rollouts
                 envs=32,
                 rollout=RolloutConfig(size=2_048, epochs=4),
                 history=1,
                 estimator="peng:0.95",
-                exploration=ExplorationConfig(start=1.0, end=0.2, steps=10_000),
+                exploration=ExplorationConfig(start=1.0, end=0.2, steps=40_000),
                 learning_rate=1e-4,
                 final_learning_rate=0.0,
             ),
