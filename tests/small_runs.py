@@ -45,6 +45,8 @@ def small_config(env: str = "CartPole-v1", agent: str = "dqn-lambda", envs: int 
         small["target"] = {"copy_every": INTERVAL, "update_every": 4}
     if agent == "drqn-lambda":
         small["recurrence"] = {"sequence_length": 10}
+    if agent in ("dqn-lambda", "dqn"):  # a falling rate depends on the steps, so a longer run would be another one
+        small["optimizer"] = {"final_learning_rate": None}
     if agent_kind(agent).actions == "Box":
         small["network"], small["optimizer"] = {"hidden": (16,)}, {"batch_size": 32}
     if env.startswith("atari/"):

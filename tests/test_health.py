@@ -193,6 +193,8 @@ SHORT: dict[str, Any] = {
     "memory": {"capacity": 4_000, "start": 1_000, "storage": "ram"},
     "cache": {"size": 1_000, "block_length": 50, "refresh_every": 100, "updates": 25},
     "exploration": {"steps": 2_000},
+    "optimizer": {"batch_size": 64, "final_learning_rate": None, "rectified": False, "epsilon": 1e-5},
+    "network": {"layer_norm": False},
 }
 
 
@@ -206,7 +208,7 @@ def warnings_of(path: Path, env: str = "CartPole-v1", network: nn.Module | None 
 
 
 def test_a_learning_rate_that_kills_the_network(tmp_path: Path) -> None:
-    found = warnings_of(tmp_path / "run", optimizer={"learning_rate": 10.0, "loss": "squared"})
+    found = warnings_of(tmp_path / "run", optimizer={**SHORT["optimizer"], "learning_rate": 10.0, "loss": "squared"})
     assert found == ["values alike", "score"]
 
 
