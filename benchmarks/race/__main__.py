@@ -98,6 +98,7 @@ def file_name(task: str, contestant: str, seed: int) -> str:
 def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -> None:
     """Measure the speed, train, play greedily, and write the result."""
     torch.set_num_threads(1)
+    made_by = provenance(make_config(task.env, agent=task.contestants[0]))  # before the checkout can change
     seconds = 60 * minutes
     probe = GameLog(min(PROBE_SECONDS, seconds / 4))
     train(contestant, task, seed + EVALUATION_SEED, FIRST_GUESS, probe)
@@ -108,7 +109,6 @@ def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -
         if log.used >= USED and log.step >= DONE * steps:
             break
         speed = log.speed
-    made_by = provenance(make_config(task.env, agent=task.contestants[0]))
     result = {
         "task": task.env,
         "contestant": contestant,
