@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from lambda_replay.agents.run_settings import override
+from lambda_replay.config import RunConfig
 from lambda_replay.learning.device import QNetwork
 from lambda_replay.learning.network_health import describe_network
 from lambda_replay.training.health import MANY_GAMES, MANY_ROWS, HealthMonitor, Row, find_warnings
@@ -199,7 +200,11 @@ SHORT: dict[str, Any] = {
 
 
 def warnings_of(path: Path, env: str = "CartPole-v1", network: nn.Module | None = None, **values: Any) -> list[str]:
-    run = start_run(path, override(make_config(env), {**SHORT, **values}), network)
+    return warnings_with(path, override(make_config(env), {**SHORT, **values}), network)
+
+
+def warnings_with(path: Path, config: RunConfig, network: nn.Module | None = None) -> list[str]:
+    run = start_run(path, config, network)
     try:
         run.train(lambda event: None)
     finally:
@@ -225,6 +230,11 @@ def test_observations_that_are_all_alike(tmp_path: Path) -> None:
 
 def test_a_healthy_run_says_nothing(tmp_path: Path) -> None:
     assert warnings_of(tmp_path / "run") == []
+
+
+def test_a_healthy_run_of_the_preset_says_nothing(tmp_path: Path) -> None:
+    preset = {"steps": 10_000, "device": "cpu", "checkpoint_every": 0, "memory": {"storage": "ram"}}
+    assert warnings_with(tmp_path / "run", override(make_config("CartPole-v1"), preset)) == []
 
 
 class Idle(gymnasium.Env[Any, Any]):
