@@ -372,7 +372,7 @@ def test_every_choice_is_between_a_preset_and_changes_of_it(file: Path) -> None:
     assert study.baseline == "preset"
     for environment in study.environments:
         preset = config_of(study, environment, "preset")
-        now = replace(make_config(environment, agent=preset.agent), steps=preset.steps, threads=1)
+        now = replace(make_config(environment, agent=preset.agent), steps=preset.steps, threads=1, seed=preset.seed)
         looked_at = replace(now, evaluate_every=preset.evaluate_every, evaluate_games=preset.evaluate_games)
         assert replace(preset, estimator=now.estimator, algorithm=now.algorithm) == looked_at
         assert all(config_of(study, environment, arm) != preset for arm in study.arms if arm != "preset")

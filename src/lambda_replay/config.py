@@ -63,7 +63,7 @@ class CacheConfig:
 
     size: int = 80_000  # rows S; paper 80,000
     block_length: int = 100  # agent steps B per block; paper 100
-    refresh_every: int = 10_000  # agent steps F between refreshes; paper 10,000
+    refresh_every: int = 10_000  # agent steps F between refreshes; updates stay as they are; paper 10,000
     updates: int | None = None  # minibatches per refresh; None means refresh_every / 4, the paper's ratio
     schedule: Schedule = "burst"  # concurrent: act with the previous network while training; paper burst
     tail: int = 0  # agent steps computed beyond each block and discarded, which lengthens its last returns; paper 0
