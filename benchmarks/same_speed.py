@@ -37,11 +37,14 @@ RUNS = {
     "CartPole, dqn-lambda": "CartPole-v1 --steps 20000",
     "CartPole, dqn": "CartPole-v1 --steps 40000 --agent dqn",
     "CartPole, 8 environments": "CartPole-v1 --steps 24000 --envs 8 --cache.refresh-every 104",
-    "MinAtar, dqn-lambda": "minatar/breakout --steps 16000 --memory.start 2000",
-    "MinAtar, dqn": "minatar/breakout --steps 30000 --memory.start 2000 --agent dqn",
+    "MinAtar, dqn-lambda": "minatar/breakout --steps 40000",
+    "MinAtar, dqn": "minatar/breakout --steps 40000 --agent dqn",
     "MinAtar, 8 environments, concurrent": (
         "minatar/breakout --steps 16000 --memory.start 2000 --envs 8 --cache.schedule concurrent"
     ),
+    "Pendulum, sac-lambda": "Pendulum-v1 --steps 3000",
+    "Pendulum, td3-lambda": "Pendulum-v1 --steps 3000 --agent td3-lambda",
+    "Atari, the preset": "atari/pong --steps 6000 --memory.start 2000 --memory.capacity 10000",
     "Atari, dqn-lambda": (
         "atari/breakout --preset paper --steps 2000 --memory.start 400 --memory.capacity 4000 "
         "--cache.size 1600 --cache.refresh-every 200 --cache.updates 50"

@@ -34,7 +34,8 @@ from lambda_replay.config import AtariConfig, RunConfig
 from lambda_replay.envs import atari
 from lambda_replay.envs.atari import Atari
 from lambda_replay.envs.interface import Step
-from lambda_replay.learning.fast_networks import FastAtari, Saved
+from lambda_replay.learning.fast_networks import FastAtari
+from lambda_replay.learning.fast_stacks import Saved
 from lambda_replay.replay.data import Integers
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.training.playing import play

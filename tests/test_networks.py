@@ -359,9 +359,8 @@ def test_a_unit_that_is_exactly_zero_has_no_gradient() -> None:
         for parameter in network.parameters():
             parameter.zero_()
         list(network.parameters())[2].fill_(1.0)
-    states = torch.ones(1, 1, 2)
-    _, saved = fast.forward_saving(states)
-    gradients = fast.gradients(saved, torch.ones(1, 3))
+        _, saved = fast.forward_saving(torch.ones(1, 1, 2))
+        gradients = fast.gradients(saved, torch.ones(1, 3))
     assert not gradients[0].any()
     assert not gradients[1].any()
 

@@ -14,7 +14,7 @@ from benchmarks.race import __main__ as race
 from benchmarks.race.contestants import for_steps, train
 from benchmarks.race.log import GameLog, Over
 from benchmarks.race.report import draw, read_results, table
-from benchmarks.race.tasks import CONTESTANTS, DISCRETE, DQN, PPO, SAC, TASKS, Task
+from benchmarks.race.tasks import CONTESTANTS, DISCRETE, DQN, PPO, SAC, TASKS, Task, has_schedules
 from lambda_replay.studies.plan import read_study
 from lambda_replay.training.presets import make_config
 
@@ -72,11 +72,12 @@ def test_a_speed_from_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     assert race.speed_of(log) == 10.0
 
 
+@pytest.mark.parametrize("contestant", ["sb3-ppo", "sb3-dqn"])
 @pytest.mark.parametrize("probed", [0.6, 1.0, 1.6])
 def test_a_wrong_plan_is_made_again_with_the_speed_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, probed: float
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, probed: float, contestant: str
 ) -> None:
-    """Whatever the probe says of 100 steps per second, the run that counts uses its time and its schedules."""
+    """Whatever the probe says of 100 steps per second, the run that counts uses its time and its schedules, if any."""
     clock, planned = Clock(monkeypatch), []
 
     def train(contestant: str, task: Task, seed: int, steps: int, log: GameLog) -> Any:
@@ -94,13 +95,22 @@ def test_a_wrong_plan_is_made_again_with_the_speed_of_the_run(
 
     monkeypatch.setattr(race, "train", train)
     out = tmp_path / "run.json"
-    race.run_one(TASKS["CartPole-v1"], "sb3-ppo", 0, out, minutes=1.0)
+    race.run_one(TASKS["CartPole-v1"], contestant, 0, out, minutes=1.0)
     result = json.loads(out.read_text())
-    assert len(planned) == (1 if probed == 1 else 2)
-    assert result["planned_steps"] == planned[-1] == pytest.approx(6_300, abs=40)
+    is_planned = contestant == "sb3-ppo"
+    assert len(planned) == (2 if is_planned and probed != 1 else 1)
+    expected = 6_300 if is_planned else 18_000 * probed
+    assert result["planned_steps"] == planned[-1] == pytest.approx(expected, rel=0.01)
     assert result["cpu_seconds"] == pytest.approx(60, abs=0.1)
     assert result["steps"] == pytest.approx(6_000, abs=10)
     assert len(result["greedy_scores"]) == 30
+
+
+def test_who_must_know_how_many_steps_there_will_be() -> None:
+    """Falling rates and clip ranges do; the same numbers throughout do not."""
+    assert {who for who in DISCRETE if has_schedules(who, "CartPole-v1")} == {"dqn-lambda", "pqn", "sb3-ppo"}
+    assert {who for who in DISCRETE if has_schedules(who, "minatar/breakout")} == {"dqn-lambda", "pqn"}
+    assert not has_schedules("sb3-sac", "Pendulum-v1")
 
 
 def test_epsilon_of_pqn_falls_over_the_same_share_of_any_run() -> None:

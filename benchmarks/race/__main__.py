@@ -8,7 +8,7 @@ Every run has one core and one thread, and its budget is processor time, so that
 count against it; two runs are made at a time, one per core, in an order that mixes contestants and tasks. A run of 15
 seconds measures the speed first, which tells the schedules how many steps there will be. If that turns out wrong, so
 that the steps end before the time or the schedules are far from their ends, the run is repeated, planned with its own
-speed.
+speed. A contestant without schedules has more steps than it can make.
 Scores: the mean of the last 100 training games against time and steps, and the mean of 30 greedy games at the end.
 """
 
@@ -27,13 +27,14 @@ import torch
 from benchmarks.jobs import Job, make_missing
 from benchmarks.race.contestants import Act, peers_environment, train
 from benchmarks.race.log import GameLog
-from benchmarks.race.tasks import CONTESTANTS, TASKS, Task
+from benchmarks.race.tasks import CONTESTANTS, TASKS, Task, has_schedules
 from lambda_replay.rundir.directory import provenance
 from lambda_replay.training.presets import make_config
 
 PLACE = Path(__file__).resolve().parents[1] / "results" / "race"
 PROBE_SECONDS = 15.0
 MARGIN = 1.05  # so that the time ends a run, and not its steps
+AMPLE = 3.0  # the same without schedules
 ATTEMPTS = 3  # at a run that uses its time and gets close to the end of its schedules
 USED, DONE = 0.9, 0.8  # of the time and of the planned steps, at least
 FIRST_GUESS = 200_000  # steps for which the first, short run makes its schedules
@@ -103,10 +104,11 @@ def run_one(task: Task, contestant: str, seed: int, out: Path, minutes: float) -
     probe = GameLog(min(PROBE_SECONDS, seconds / 4))
     train(contestant, task, seed + EVALUATION_SEED, FIRST_GUESS, probe)
     speed = speed_of(probe)
+    is_planned = has_schedules(contestant, task.env)
     for _ in range(ATTEMPTS):
-        steps, log = int(MARGIN * speed * seconds), GameLog(seconds)
+        steps, log = int((MARGIN if is_planned else AMPLE) * speed * seconds), GameLog(seconds)
         act = train(contestant, task, seed, steps, log)
-        if log.used >= USED and log.step >= DONE * steps:
+        if log.used >= USED and (log.step >= DONE * steps or not is_planned):
             break
         speed = log.speed
     result = {

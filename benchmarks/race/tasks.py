@@ -103,3 +103,13 @@ DQN: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SAC: dict[str, dict[str, Any]] = {"Pendulum-v1": {"learning_rate": 1e-3}}
+
+
+def has_schedules(contestant: str, env: str) -> bool:
+    """Whether a contestant's settings change over a run, so that it must know the number of steps beforehand.
+
+    The exploration of Stable-Baselines3's DQN is given in steps, not as a share of the run.
+    """
+    if contestant == "sb3-ppo":
+        return any(isinstance(value, tuple) for value in PPO[env].values())
+    return contestant in OURS

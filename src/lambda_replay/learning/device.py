@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +21,9 @@ from lambda_replay.learning.fast_networks import accelerate
 from lambda_replay.replay.data import Floats
 
 FEW_STATES = 8  # up to this many, calls cost more than arithmetic; docs/performance.md
+# Options of glibc's mallopt, from malloc.h, and their values in bytes: blocks from this size on are always returned to
+# the system (2²⁵ is the most it accepts), and so is the free end of the heap when it is larger than this.
+MALLOC_OPTIONS = {-3: 2**25, -1: 2**28}
 
 
 class QNetwork:
@@ -96,3 +101,15 @@ def set_threads(threads: int) -> None:
     """Use this many threads for matrix products, in torch and in NumPy, which acts for small networks."""
     torch.set_num_threads(threads)
     threadpool_limits(limits=threads, user_api="blas")
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory for the next tensors of this process; does nothing where it is not glibc.
+
+    By default it returns large blocks to the system at once, and getting them back, page by page, took a fifth of the
+    time of training MinAtar's network (docs/performance.md).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for option, value in MALLOC_OPTIONS.items():
+            mallopt(option, value)

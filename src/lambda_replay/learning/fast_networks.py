@@ -16,6 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lambda_replay.learning.fast_stacks import (
+    Layer,
+    Norm,
+    Normal,
+    Saved,
+    norm_gradients,
+    normalise,
+    stack_forward,
+    stack_gradients,
+)
 from lambda_replay.learning.networks import (
     FILTER,
     MLP,
@@ -25,27 +35,12 @@ from lambda_replay.learning.networks import (
     as_floats,
     as_images,
 )
+from lambda_replay.learning.products import product
 from lambda_replay.replay.data import Floats
 
 CELL = 4  # pixels; stride of the Atari network's first filters
 
 HostFunction = Callable[[NDArray[Any]], Floats]  # states [n, F, *observation] -> Q-values [n, A]
-Normal = tuple[Tensor, Tensor, Tensor]  # a norm's input [n, units], and its mean and 1/deviation [n, 1]
-
-
-class Layer(NamedTuple):
-    """A fully connected layer, and the LayerNorm between it and its ReLU, if there is one."""
-
-    weight: Tensor  # [outputs, inputs]
-    bias: Tensor  # [outputs]
-    norm: nn.LayerNorm | None = None
-
-
-class Saved(NamedTuple):
-    """What the gradients need of each layer, in the order of the layers."""
-
-    inputs: list[Tensor]
-    normals: list[Normal | None]
 
 
 class FastNetwork(Protocol):
@@ -81,7 +76,7 @@ class FastAtari:
         self._convolutions: list[Any] = list(network.convolutions)
         for layer in self._convolutions[1:]:
             layer.to(memory_format=torch.channels_last)
-        self._norms = _layer_norms(network.norms)
+        self._norms = _norms_of(network.norms)
         self._stack = _lay_out(network.head, self._norms[3:])
 
     def forward(self, states: Tensor) -> Tensor:
@@ -92,22 +87,22 @@ class FastAtari:
         normals: list[Normal | None] = []
         for (weight, bias, stride), norm in zip(self._products(), self._norms, strict=False):
             outputs = functional.conv2d(features[-1], weight, bias, stride).permute(0, 2, 3, 1)  # [n, H, W, channels]
-            outputs, normal = _normalise(outputs, norm)
+            outputs, normal = normalise(outputs, norm)
             features.append(outputs.relu_().permute(0, 3, 1, 2))
             normals.append(normal)
-        q_values, of_stack = _stack_forward(features[-1].permute(0, 2, 3, 1).flatten(1), self._stack)
+        q_values, of_stack = stack_forward(features[-1].permute(0, 2, 3, 1).flatten(1), self._stack)
         return q_values, Saved(features + of_stack.inputs, normals + of_stack.normals)
 
     def gradients(self, saved: Saved, q_gradient: Tensor) -> list[Tensor]:
         features, of_stack = saved.inputs[:4], Saved(saved.inputs[4:], saved.normals[3:])
-        of_head, of_norms, of_hidden = _stack_gradients(of_stack, q_gradient, self._stack)
+        of_head, of_norms, of_hidden = stack_gradients(of_stack, q_gradient, self._stack)
         # The weight is large and stored transposed: this product is faster than of_hidden @ weight.
-        of_flat = torch.mm(self._stack[0].weight.t(), of_hidden.t()).t()  # [n, H·W·64]
+        of_flat = product(self._stack[0].weight.t(), of_hidden.t()).t()  # [n, H·W·64]
         gradient = of_flat.reshape(-1, *features[3].shape[2:], features[3].shape[1]).permute(0, 3, 1, 2)
         gradients: list[Tensor] = []
         for number, (weight, bias, stride) in reversed(list(enumerate(self._products()))):
             gradient = torch.ops.aten.threshold_backward(gradient, features[number + 1], 0).permute(0, 2, 3, 1)
-            gradient, of_norm = _norm_gradients(gradient, saved.normals[number], self._norms[number])
+            gradient, of_norm = norm_gradients(gradient, saved.normals[number], self._norms[number])
             gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
                 gradient.permute(0, 3, 1, 2), features[number], weight, bias.shape, [stride, stride], [0, 0], [1, 1],
                 False, [0, 0], 1, [number > 0, True, True],
@@ -134,16 +129,16 @@ class FastMinAtar:
     def __init__(self, network: MinAtarNetwork) -> None:
         self._state_shape = network.state_shape
         layers = [network.convolution, network.hidden, network.output]
-        self._stack = _lay_out(layers, _layer_norms(network.norms))
+        self._stack = _lay_out(layers, _norms_of(network.norms))
 
     def forward(self, states: Tensor) -> Tensor:
         return self.forward_saving(states)[0]
 
     def forward_saving(self, states: Tensor) -> tuple[Tensor, Saved]:
-        return _stack_forward(_patches(as_floats(as_images(states))), self._stack)
+        return stack_forward(_patches(as_floats(as_images(states))), self._stack)
 
     def gradients(self, saved: Saved, q_gradient: Tensor) -> list[Tensor]:
-        of_layers, of_norms, _ = _stack_gradients(saved, q_gradient, self._stack)
+        of_layers, of_norms, _ = stack_gradients(saved, q_gradient, self._stack)
         return of_layers + of_norms
 
     def on_host(self) -> HostFunction | None:
@@ -157,16 +152,16 @@ class FastMLP:
     """The network as matrix products without autograd's bookkeeping."""
 
     def __init__(self, network: MLP) -> None:
-        self._stack = _lay_out(network.layers, _layer_norms(network.norms))
+        self._stack = _lay_out(network.layers, _norms_of(network.norms))
 
     def forward(self, states: Tensor) -> Tensor:
         return self.forward_saving(states)[0]
 
     def forward_saving(self, states: Tensor) -> tuple[Tensor, Saved]:
-        return _stack_forward(as_floats(states.flatten(1)), self._stack)
+        return stack_forward(as_floats(states.flatten(1)), self._stack)
 
     def gradients(self, saved: Saved, q_gradient: Tensor) -> list[Tensor]:
-        of_layers, of_norms, _ = _stack_gradients(saved, q_gradient, self._stack)
+        of_layers, of_norms, _ = stack_gradients(saved, q_gradient, self._stack)
         return of_layers + of_norms
 
     def on_host(self) -> HostFunction | None:
@@ -181,70 +176,15 @@ _FAST: dict[type[nn.Module], Callable[[Any], FastNetwork]] = {
 }
 
 
-def _layer_norms(norms: nn.ModuleList) -> list[nn.LayerNorm | None]:
-    return [norm if isinstance(norm, nn.LayerNorm) else None for norm in norms]
+def _norms_of(norms: nn.ModuleList) -> list[Norm | None]:
+    return [Norm(norm.weight, norm.bias, norm.eps) if isinstance(norm, nn.LayerNorm) else None for norm in norms]
 
 
-def _lay_out(layers: Any, norms: list[nn.LayerNorm | None]) -> list[Layer]:
+def _lay_out(layers: Any, norms: list[Norm | None]) -> list[Layer]:
     """The layers, with every weight [outputs, inputs] transposed in memory, which is faster; the last has no norm."""
     for layer in layers:
         layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
     return [Layer(layer.weight, layer.bias, norm) for layer, norm in zip(layers, [*norms, None], strict=True)]
-
-
-def _normalise(outputs: Tensor, norm: nn.LayerNorm | None) -> tuple[Tensor, Normal | None]:
-    """Outputs [n, ...] normalised over the units of each sample, and what the gradients need."""
-    if norm is None:
-        return outputs, None
-    rows = outputs.reshape(-1, *norm.normalized_shape)  # [n, units]
-    normal, means, scales = torch.native_layer_norm(rows, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-    return normal.view(outputs.shape), (rows, means, scales)
-
-
-def _norm_gradients(
-    gradient: Tensor, normal: Normal | None, norm: nn.LayerNorm | None
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """From the gradient of normalised outputs: that of the outputs, and those of the norm's weight and bias."""
-    if norm is None or normal is None:
-        return gradient, ()
-    rows, means, scales = normal
-    of_rows, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
-        gradient.reshape(rows.shape), rows, norm.normalized_shape, means, scales, norm.weight, norm.bias, [True] * 3
-    )
-    return of_rows.view(gradient.shape), (of_weight, of_bias)
-
-
-def _stack_forward(inputs: Tensor, stack: Sequence[Layer]) -> tuple[Tensor, Saved]:
-    """Layers with ReLU between them: the last one's output, and the input [rows, inputs] of each.
-
-    Each layer reshapes the previous output to rows of as many numbers as it has inputs.
-    """
-    saved = Saved([], [])
-    outputs = inputs
-    for weight, bias, norm in stack:
-        saved.inputs.append((outputs.relu_() if saved.inputs else outputs).view(-1, weight.shape[1]))
-        outputs, normal = _normalise(functional.linear(saved.inputs[-1], weight, bias), norm)
-        saved.normals.append(normal)
-    return outputs, saved
-
-
-def _stack_gradients(
-    saved: Saved, gradient: Tensor, stack: Sequence[Layer]
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """From the gradient of the last layer's output: those of each weight and bias, those of each norm's, and that of
-    the first layer's output, before its norm.
-    """
-    of_layers: list[Tensor] = []
-    of_norms: list[Tensor] = []
-    for number in range(len(stack) - 1, -1, -1):
-        weight, inputs = stack[number].weight, saved.inputs[number]
-        gradient, of_norm = _norm_gradients(gradient, saved.normals[number], stack[number].norm)
-        gradient = gradient.view(-1, weight.shape[0])
-        of_layers = [torch.mm(inputs.t(), gradient).t(), gradient.sum(dim=0), *of_layers]
-        of_norms = [*of_norm, *of_norms]
-        if number > 0:
-            gradient = torch.ops.aten.threshold_backward(torch.mm(gradient, weight), inputs, 0)
-    return of_layers, of_norms, gradient
 
 
 class HostLayer(NamedTuple):
@@ -268,7 +208,7 @@ def _host_stack(stack: Sequence[Layer]) -> list[HostLayer]:
 
 @np.errstate(over="ignore", invalid="ignore")  # the learner detects weights that diverged
 def _host_forward(inputs: NDArray[Any], stack: list[HostLayer]) -> Floats:
-    """``_stack_forward`` in NumPy."""
+    """``stack_forward`` in NumPy, without what the gradients need."""
     outputs: Floats = inputs.astype(np.float32, copy=False)
     if inputs.dtype == np.uint8:
         outputs = outputs * np.float32(1 / PIXEL_MAXIMUM)
@@ -283,7 +223,7 @@ def _host_forward(inputs: NDArray[Any], stack: list[HostLayer]) -> Floats:
 
 
 def _host_normalise(rows: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
-    """``_normalise`` in NumPy."""
+    """``normalise`` in NumPy."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     variances = np.einsum("nu,nu->n", centred, centred)[:, None] / np.float32(rows.shape[1])
     normal: Floats = centred / np.sqrt(variances + np.float32(eps)) * weight + bias

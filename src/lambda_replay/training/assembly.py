@@ -14,7 +14,7 @@ from lambda_replay.agents.table import agent_kind, agents_for, check_actions
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment, EnvironmentSpec, make_environment
 from lambda_replay.errors import ConfigError
-from lambda_replay.learning.device import set_threads
+from lambda_replay.learning.device import keep_freed_memory, set_threads
 from lambda_replay.randomness import RandomStreams, make_streams
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.training.loop import Loop
@@ -46,6 +46,7 @@ def assemble(
     threads = choose_threads(config, spec, module)
     # When acting and training run at the same time, only training splits its products: splitting both was slower.
     set_threads(1 if is_concurrent else threads)
+    keep_freed_memory()
     streams = make_streams(config.seed, config.envs)
     memory = ReplayMemory(
         config.memory.capacity,

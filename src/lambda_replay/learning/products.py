@@ -1,0 +1,53 @@
+"""Matrix products on the processor, by the library and in the orientation that are fastest for their shape.
+
+torch calls MKL, which uses half of each vector on processors with AVX-512 that are not Intel's; oneDNN uses all of it.
+And MKL is slow where the right side has few columns. docs/performance.md has the gains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LARGE = 2**22  # multiplications; below, calling oneDNN costs more than it saves
+NARROW = 16  # columns; with fewer, the transposed product is up to 8 times as fast
+
+
+def _find_onednn() -> Any:
+    """oneDNN's linear layer, as torch's compiler calls it; None where it is missing or gains nothing."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.is_available():
+        return None
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+ONEDNN_LINEAR = _find_onednn()
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """inputs @ weight + bias of [rows, inner], [inner, columns] and [columns]."""
+    if 1 < len(bias) < NARROW:
+        return torch.addmm(bias[:, None], weight.t(), inputs.t()).t()
+    if not uses_onednn(inputs, weight):
+        return torch.addmm(bias, inputs, weight)
+    outputs: Tensor = ONEDNN_LINEAR(inputs, weight.t(), bias, "none", [], "")
+    return outputs
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right of [rows, inner] and [inner, columns]."""
+    if 1 < right.shape[1] < NARROW:
+        return torch.mm(right.t(), left.t()).t()
+    if not uses_onednn(left, right):
+        return torch.mm(left, right)
+    products: Tensor = ONEDNN_LINEAR(left, right.t(), None, "none", [], "")
+    return products
+
+
+def uses_onednn(left: Tensor, right: Tensor) -> bool:
+    """Whether oneDNN computes left @ right: large products, but it must copy a left side that is stored by columns."""
+    columns = right.shape[1]
+    if left.numel() * columns < LARGE or ONEDNN_LINEAR is None or left.device.type != "cpu":
+        return False
+    return left.stride(1) == 1 or min(len(left), columns) > NARROW
