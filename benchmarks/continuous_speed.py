@@ -1,16 +1,18 @@
 """Training steps per second of SAC(λ) and TD3(λ) beside Stable-Baselines3's SAC and TD3, and what our gradients gain.
 
-python -m benchmarks.continuous_speed [--rounds 5] [--steps 192] [--start 1000]
+python -m benchmarks.continuous_speed [--rounds 5] [--steps 192] [--start 1000] [--operations]
 
 Pendulum-v1, two hidden layers of 256 units, batches of 256, one update per step, one thread, no LayerNorm. Arms take
 turns, and ratios are taken within a round. Other work on the machine disturbs steps per second of processor time less
 than those by the clock; both are printed. ``--start`` is the number of steps in our memory before training.
+``--operations`` also prints in which of torch's operations our agents spend their time.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import time
 from typing import Any
 from unittest import mock
 
@@ -18,6 +20,7 @@ import gymnasium
 import stable_baselines3
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.turns import Run, ours, show, take_turns, theirs
 from lambda_replay.agents.run_settings import override
@@ -93,11 +96,25 @@ def their_agent(kind: Any) -> Run:
     return theirs(model)
 
 
+def show_operations(name: str, run: Run, steps: int, most: int = 10) -> None:
+    """Print the shares of torch's operations in the processor time of a run."""
+    before = time.process_time()
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        run(steps)
+    seconds = time.process_time() - before
+    operations = sorted(profiled.key_averages(), key=lambda operation: -operation.self_cpu_time_total)
+    print(f"{name}: shares of its processor time")
+    for operation in operations[:most]:
+        share = operation.self_cpu_time_total * 1e-6 / seconds
+        print(f"  {operation.key:<36} {share:6.1%}   {operation.count / steps:5.1f} calls per step")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time SAC(λ) and TD3(λ) beside Stable-Baselines3.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=192)
     parser.add_argument("--start", type=int, default=1_000)
+    parser.add_argument("--operations", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     arms = {
@@ -112,6 +129,8 @@ def main() -> None:
     print("steps per second of processor time and by the clock; each as a multiple of Stable-Baselines3's")
     for name, peer in PEERS.items():
         show(name, speeds[name], speeds[peer])
+    for name in ("sac-lambda", "td3-lambda") if options.operations else ():
+        show_operations(name, arms[name], options.steps)
 
 
 if __name__ == "__main__":

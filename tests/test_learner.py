@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -495,3 +498,29 @@ def test_a_second_moment_that_overflows_is_divergence_though_the_weights_are_fin
     assert all(bool(value.isfinite().all()) for value in network.weights().values())
     with pytest.raises(DivergenceError, match=r"^Adam's moments are not finite"):
         learner.check_finite()
+
+
+# Page faults of a process that takes and frees the memory of a large tensor many times, before and after the call.
+FAULTS = """
+import resource, sys, torch
+from lambda_replay.learning.device import keep_freed_memory
+
+def faults() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.empty(2**22).fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+before = faults()
+keep_freed_memory()
+faults()
+print(before, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_freed_memory_stays_in_the_process() -> None:
+    answer = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    before, after = map(int, answer.split())
+    assert before > 20  # pages or huge pages, from the system each time
+    assert after < before / 10
