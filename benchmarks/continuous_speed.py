@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import time
 from typing import Any
 from unittest import mock
 
@@ -97,15 +96,14 @@ def their_agent(kind: Any) -> Run:
 
 
 def show_operations(name: str, run: Run, steps: int, most: int = 10) -> None:
-    """Print the shares of torch's operations in the processor time of a run."""
-    before = time.process_time()
+    """Print the shares of torch's operations in the time that all of them take in a run."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         run(steps)
-    seconds = time.process_time() - before
     operations = sorted(profiled.key_averages(), key=lambda operation: -operation.self_cpu_time_total)
-    print(f"{name}: shares of its processor time")
+    total = sum(operation.self_cpu_time_total for operation in operations)
+    print(f"{name}: shares of the time in torch's operations")
     for operation in operations[:most]:
-        share = operation.self_cpu_time_total * 1e-6 / seconds
+        share = operation.self_cpu_time_total / total
         print(f"  {operation.key:<36} {share:6.1%}   {operation.count / steps:5.1f} calls per step")
 
 
