@@ -1,4 +1,4 @@
-"""What learning/products.py gains: matrix products by it and by torch.mm, for the shapes that our networks have.
+"""What learning/fast_products.py gains: matrix products by it and by torch.mm, for the shapes that our networks have.
 
     python -m benchmarks.products [--rounds 9] [--repetitions 100]
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lambda_replay.learning.products import product
+from lambda_replay.learning.fast_products import product
 
 SHAPES = {  # rows, inner, columns
     "256 units, minibatch of 256": (256, 256, 256),

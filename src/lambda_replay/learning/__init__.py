@@ -1,1 +1,1 @@
-"""Networks and their training, in PyTorch; ``fast_networks.py`` and ``fused_adam.py`` exist only for speed."""
+"""Networks and their training, in PyTorch; files whose names begin with ``fast`` or ``fused`` exist only for speed."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lambda_replay.learning.ensembles import NORM_EPS, Ensemble
+from lambda_replay.learning.fast_products import product
 from lambda_replay.learning.fast_stacks import (
     Layer,
     Norm,
@@ -20,7 +21,6 @@ from lambda_replay.learning.fast_stacks import (
     stack_forward,
     stack_gradients,
 )
-from lambda_replay.learning.products import product
 
 
 class FastEnsemble:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lambda_replay.learning.fast_products import product
 from lambda_replay.learning.fast_stacks import (
     Layer,
     Norm,
@@ -35,7 +36,6 @@ from lambda_replay.learning.networks import (
     as_floats,
     as_images,
 )
-from lambda_replay.learning.products import product
 from lambda_replay.replay.data import Floats
 
 CELL = 4  # pixels; stride of the Atari network's first filters

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lambda_replay.learning.products import linear, product
+from lambda_replay.learning.fast_products import linear, product
 
 
 class Norm(NamedTuple):
@@ -45,7 +45,7 @@ class Saved(NamedTuple):
     normals: list[Normal | None]
 
     def part(self, rows: Tensor) -> Saved:
-        """That of some of the samples."""
+        """What belongs to some of the samples, where every layer has one row for each."""
         inputs = [of.index_select(0, rows) for of in self.inputs]
         normals = [None if of is None else Normal(*(part.index_select(0, rows) for part in of)) for of in self.normals]
         return Saved(inputs, normals)

@@ -8,8 +8,8 @@ import torch
 from numpy.testing import assert_allclose
 from torch import Tensor
 
-from lambda_replay.learning import products
-from lambda_replay.learning.products import linear, product
+from lambda_replay.learning import fast_products
+from lambda_replay.learning.fast_products import linear, product
 
 SHAPES = [(2, 3, 4), (128, 128, 128), (256, 64, 256), (128, 1024, 6), (8192, 36, 16), (36, 8192, 16), (1, 4096, 512)]
 
@@ -28,7 +28,7 @@ def test_products_are_those_of_float64(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], by_columns: tuple[bool, bool], is_torchs: bool
 ) -> None:
     if is_torchs:
-        monkeypatch.setattr(products, "ONEDNN_LINEAR", None)
+        monkeypatch.setattr(fast_products, "ONEDNN_LINEAR", None)
     rows, inner, columns = shape
     left = matrix(rows, inner, 0, by_columns=by_columns[0])
     right = matrix(inner, columns, 1, by_columns=by_columns[1])
@@ -55,5 +55,5 @@ def test_parts_of_larger_tensors_are_read_where_they_lie() -> None:
 
 def test_only_large_products_of_some_processors_are_onednns() -> None:
     small, large = torch.zeros(9, 9), torch.zeros(256, 256)
-    assert not products.uses_onednn(small, small)
-    assert products.uses_onednn(large, large) == (torch.backends.cpu.get_cpu_capability() == "AVX512")
+    assert not fast_products.uses_onednn(small, small)
+    assert fast_products.uses_onednn(large, large) == (torch.backends.cpu.get_cpu_capability() == "AVX512")
