@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from PIL import Image
 
-from benchmarks.continuous_scores import ARMS, TASKS, THEIRS, run_one, tables
+from benchmarks.continuous_scores.__main__ import run_one
+from benchmarks.continuous_scores.report import draw, tables
+from benchmarks.continuous_scores.tasks import ARMS, TASKS, THEIRS
 from benchmarks.jobs import Job, make_missing
 from lambda_replay.agents.run_settings import override
 from lambda_replay.agents.sac_lambda import SACLambdaConfig
@@ -68,18 +72,26 @@ def result(arm: str, seed: int, score: float) -> dict[str, Any]:
 def test_the_table_has_the_last_evaluation_of_every_run() -> None:
     text = tables([result("sac-lambda", 10, -150.4), result("sac-lambda", 12, -100), result("td3", 12, -170)])
     assert text.splitlines() == [
-        "| Pendulum-v1, 20,000 steps | seed 10 | seed 12 | mean |",
-        "|---|---|---|---|",
-        "| `sac-lambda`: λ = 0.7 | -150 | -100 | -125 |",
-        "| `td3`: target networks, one-step returns | – | -170 | -170 |",
+        "| Pendulum-v1, 20,000 steps | seed 10 | seed 12 | mean | on the way |",
+        "|---|---|---|---|---|",
+        "| `sac-lambda`: λ = 0.7 | -150 | -100 | -125 ± 25 | -5125 ± 25 |",  # 10,000 lower halfway
+        "| `td3`: target networks, one-step returns | – | -170 | -170 | -5170 |",
     ]
+
+
+def test_the_picture_has_a_panel_for_every_task_with_runs() -> None:
+    one = draw([result("sac-lambda", 10, -150.0), result("td3", 12, -170)])
+    two = draw([result("sac-lambda", 10, -150.0), {**result("sac", 0, 900.0), "task": "hopper"}])
+    sizes = [Image.open(io.BytesIO(picture)).size for picture in (one, two)]
+    assert sizes[0] == sizes[1]  # side by side
+    assert one != two
 
 
 @pytest.mark.parametrize("arm", ["td3-lambda", THEIRS])
 def test_a_run_is_evaluated_on_its_way(arm: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(TASKS, "pendulum", TASKS["pendulum"]._replace(steps=2_200))
-    monkeypatch.setattr("benchmarks.continuous_scores.GAMES", 2)
-    monkeypatch.setattr("benchmarks.continuous_scores.EVALUATIONS", 2)
+    monkeypatch.setattr("benchmarks.continuous_scores.__main__.GAMES", 2)
+    monkeypatch.setattr("benchmarks.continuous_scores.__main__.EVALUATIONS", 2)
     found = run_one("pendulum", arm, 0, tmp_path / "run")
     assert [row["step"] for row in found["evaluations"]][-1] == 2_200
     assert all(-2_000 < row["score_mean"] < 0 for row in found["evaluations"])

@@ -16,61 +16,12 @@ import os
 import statistics
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from benchmarks.continuous_scores.tasks import ARMS, EVALUATIONS, GAMES, TASKS, THEIRS, Task
 from benchmarks.jobs import Job, make_missing
 
-ROOT = Path(__file__).resolve().parents[1]
-PLACE, PAGE = ROOT / "results" / "continuous", ROOT / "docs" / "results.md"
-BEGIN, END = "<!-- python -m benchmarks.continuous_scores write -->\n", "<!-- end of continuous_scores.py -->\n"
-GAMES = 20  # played greedily at each evaluation
-EVALUATIONS = 10  # of a run
-THEIRS = "sb3-sac"  # two layers of 256 units, batches of 256 and one update per step are its defaults, as they are ours
-
-
-class Arm(NamedTuple):
-    """An agent and what differs from its preset."""
-
-    words: str
-    agent: str
-    settings: dict[str, Any]
-
-
-ARMS = {
-    "sac-lambda": Arm("`sac-lambda`: λ = 0.7", "sac-lambda", {}),
-    "sac-lambda-000": Arm("`sac-lambda`, λ = 0", "sac-lambda", {"estimator": "peng:0"}),
-    "sac-lambda-050": Arm("`sac-lambda`, λ = 0.5", "sac-lambda", {"estimator": "peng:0.5"}),
-    "sac-lambda-090": Arm("`sac-lambda`, λ = 0.9", "sac-lambda", {"estimator": "peng:0.9"}),
-    "sac-lambda-plain": Arm("`sac-lambda` without LayerNorm", "sac-lambda", {"network.layer_norm": False}),
-    "sac": Arm("`sac`: target networks, one-step returns", "sac", {}),
-    THEIRS: Arm("SAC of Stable-Baselines3", "", {}),
-    "td3-lambda": Arm("`td3-lambda`: λ = 0.7", "td3-lambda", {}),
-    "td3-lambda-plain": Arm("`td3-lambda` without LayerNorm", "td3-lambda", {"network.layer_norm": False}),
-    "td3": Arm("`td3`: target networks, one-step returns", "td3", {}),
-}
-
-
-class Task(NamedTuple):
-    """An environment, how long to train on it, and who does."""
-
-    words: str
-    env: str
-    env_args: dict[str, Any]
-    steps: int
-    seeds: tuple[int, ...]
-    arms: tuple[str, ...]
-
-
-LAMBDAS = ("sac-lambda", "sac-lambda-000", "sac-lambda-050", "sac-lambda-090", "sac", THEIRS)
-BASELINES = ("sac-lambda", "sac-lambda-plain", "sac", "td3-lambda", "td3-lambda-plain", "td3")
-TASKS = {
-    "pendulum": Task("Pendulum-v1", "Pendulum-v1", {}, 20_000, (10, 11, 12, 13, 14), BASELINES),
-    "lunar-lander": Task(
-        "LunarLander-v3, continuous", "LunarLander-v3", {"continuous": True}, 300_000, (10, 11, 12), ("sac-lambda",)
-    ),
-    "half-cheetah": Task("HalfCheetah-v5", "HalfCheetah-v5", {}, 200_000, (0, 1, 2), LAMBDAS),
-    "hopper": Task("Hopper-v5", "Hopper-v5", {}, 200_000, (0, 1, 2), LAMBDAS),
-}
+PLACE = Path(__file__).resolve().parents[2] / "results" / "continuous"
 
 Result = dict[str, Any]
 
@@ -97,7 +48,9 @@ def main() -> None:
         name = f"{options.task}-{options.arm}-seed{options.seed}"
         write_result(options.out, run_one(options.task, options.arm, options.seed, options.runs / name))
     else:
-        write()
+        from benchmarks.continuous_scores.report import write
+
+        write(PLACE)
 
 
 def make_jobs(options: argparse.Namespace) -> list[Job]:
@@ -189,40 +142,6 @@ def write_result(out: Path, result: Result) -> None:
     partial = out.with_suffix(".part")
     partial.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
     partial.rename(out)
-
-
-def write() -> None:
-    """Replace what stands between the markers on the page."""
-    results = [json.loads(path.read_text()) for path in sorted(PLACE.glob("*.json"))]
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{tables(results)}\n{END}{after}", encoding="utf-8")
-
-
-def tables(results: list[Result]) -> str:
-    """A table for each task that has runs."""
-    parts = [_table(name, [result for result in results if result["task"] == name]) for name in TASKS]
-    return "\n".join(part for part in parts if part)
-
-
-def _table(name: str, results: list[Result]) -> str:
-    task = TASKS[name]
-    seeds = [seed for seed in task.seeds if any(result["seed"] == seed for result in results)]
-    lines = [
-        f"| {task.words}, {task.steps:,} steps | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |",
-        f"|---|{'---|' * (len(seeds) + 1)}",
-    ]
-    for arm in task.arms:
-        scores = {result["seed"]: final_score(result) for result in results if result["arm"] == arm}
-        cells = [f"{scores[seed]:.0f}" if seed in scores else "–" for seed in seeds]
-        if scores:
-            lines.append(f"| {ARMS[arm].words} | {' | '.join(cells)} | {statistics.fmean(scores.values()):.0f} |")
-    return "\n".join(lines) + "\n" if results else ""
-
-
-def final_score(result: Result) -> float:
-    """The mean of the greedy games after the last step."""
-    return float(result["evaluations"][-1]["score_mean"])
 
 
 if __name__ == "__main__":

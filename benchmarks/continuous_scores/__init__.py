@@ -1,0 +1,1 @@
+"""Scores of agents with continuous actions after equal steps; see docs/results.md."""
