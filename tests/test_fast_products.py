@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -21,13 +23,14 @@ def matrix(rows: int, columns: int, seed: int, *, by_columns: bool) -> Tensor:
     return torch.from_numpy(numbers).t() if by_columns else torch.from_numpy(numbers)
 
 
-@pytest.mark.parametrize("is_torchs", [False, True], ids=["either", "torch's"])
+@pytest.mark.parametrize("way", ["Intel's", "oneDNN", "no oneDNN"])
 @pytest.mark.parametrize("by_columns", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_are_those_of_float64(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], by_columns: tuple[bool, bool], is_torchs: bool
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], by_columns: tuple[bool, bool], way: str
 ) -> None:
-    if is_torchs:
+    monkeypatch.setattr(fast_products, "PREFERS_TORCH", way == "Intel's")
+    if way == "no oneDNN":
         monkeypatch.setattr(fast_products, "ONEDNN_LINEAR", None)
     rows, inner, columns = shape
     left = matrix(rows, inner, 0, by_columns=by_columns[0])
@@ -53,7 +56,18 @@ def test_parts_of_larger_tensors_are_read_where_they_lie() -> None:
         assert_allclose(product(left[:, :256], right), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_only_large_products_of_some_processors_are_onednns() -> None:
+def test_only_large_products_of_some_processors_are_onednns(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = torch.zeros(9, 9), torch.zeros(256, 256)
+    monkeypatch.setattr(fast_products, "PREFERS_TORCH", False)
     assert not fast_products.uses_onednn(small, small)
     assert fast_products.uses_onednn(large, large) == (torch.backends.cpu.get_cpu_capability() == "AVX512")
+    monkeypatch.setattr(fast_products, "PREFERS_TORCH", True)
+    assert not fast_products.uses_onednn(large, large)
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the maker is read from /proc/cpuinfo")
+def test_intels_processors_are_known_by_their_maker() -> None:
+    makers = {
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "vendor_id" in line
+    }
+    assert (makers == {"GenuineIntel"}) == fast_products.PREFERS_TORCH
