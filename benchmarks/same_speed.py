@@ -44,7 +44,7 @@ RUNS = {
     ),
     "Pendulum, sac-lambda": "Pendulum-v1 --steps 3000",
     "Pendulum, td3-lambda": "Pendulum-v1 --steps 3000 --agent td3-lambda",
-    "Atari, the preset": "atari/pong --steps 6000 --memory.start 2000 --memory.capacity 10000",
+    "Atari, the preset": "atari/pong --steps 6400 --memory.start 2400 --memory.capacity 10000",
     "Atari, dqn-lambda": (
         "atari/breakout --preset paper --steps 2000 --memory.start 400 --memory.capacity 4000 "
         "--cache.size 1600 --cache.refresh-every 200 --cache.updates 50"
