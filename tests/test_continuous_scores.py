@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from benchmarks.continuous_scores.__main__ import run_one
-from benchmarks.continuous_scores.report import draw, tables
-from benchmarks.continuous_scores.tasks import ARMS, TASKS, THEIRS
+from benchmarks.continuous_scores.report import compare_lambdas, draw, tables
+from benchmarks.continuous_scores.tasks import ARMS, LAMBDAS, TASKS, THEIRS
 from benchmarks.jobs import Job, make_missing
 from lambda_replay.agents.run_settings import override
 from lambda_replay.agents.sac_lambda import SACLambdaConfig
@@ -74,9 +74,27 @@ def test_the_table_has_the_last_evaluation_of_every_run() -> None:
     assert text.splitlines() == [
         "| Pendulum-v1, 20,000 steps | seed 10 | seed 12 | mean | on the way |",
         "|---|---|---|---|---|",
-        "| `sac-lambda`: λ = 0.7 | -150 | -100 | -125 ± 25 | -5125 ± 25 |",  # 10,000 lower halfway
+        "| `sac-lambda`, λ = 0.7 | -150 | -100 | -125 ± 25 | -5125 ± 25 |",  # 10,000 lower halfway
         "| `td3`: target networks, one-step returns | – | -170 | -170 | -5170 |",
     ]
+
+
+def test_every_lambda_is_compared_with_the_best_over_seeds_that_all_have() -> None:
+    def run(task: str, arm: str, seed: int, score: float) -> dict[str, Any]:
+        return {**result(arm, seed, score), "task": task}
+
+    results = [run("hopper", arm, 0, score) for arm, score in zip(LAMBDAS, (500, 1000, 750, 250), strict=True)]
+    results += [run("half-cheetah", arm, 1, score) for arm, score in zip(LAMBDAS, (90, 60, 30, 0), strict=True)]
+    results += [run("half-cheetah", LAMBDAS[3], 2, 4000), run("hopper", "sac", 0, 4000)]  # neither counts
+    assert compare_lambdas(results).splitlines() == [
+        "| share of the best λ's mean score | HalfCheetah-v5, 1 seed | Hopper-v5, 1 seed | mean |",
+        "|---|---|---|---|",
+        "| `sac-lambda`, λ = 0 | 1.00 | 0.50 | 0.75 |",
+        "| `sac-lambda`, λ = 0.5 | 0.67 | 1.00 | 0.83 |",
+        "| `sac-lambda`, λ = 0.7 | 0.33 | 0.75 | 0.54 |",
+        "| `sac-lambda`, λ = 0.9 | 0.00 | 0.25 | 0.12 |",
+    ]
+    assert compare_lambdas(results[1:]).count("Hopper") == 0  # λ = 0 has no run there
 
 
 def test_the_picture_has_a_panel_for_every_task_with_runs() -> None:

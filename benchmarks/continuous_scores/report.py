@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.continuous_scores.tasks import ARMS, TASKS
+from benchmarks.continuous_scores.tasks import ARMS, LAMBDAS, TASKS
 from lambda_replay.analysis.palette import ArmStyle, arm_styles
 from lambda_replay.analysis.plots import dashes_of, format_steps, render
 from lambda_replay.analysis.statistics import mean_and_standard_error
@@ -32,9 +32,29 @@ def write(place: Path) -> None:
 
 
 def tables(results: list[Result]) -> str:
-    """A table for each task that has runs."""
+    """A table for each task that has runs, and the comparison of the λ."""
     parts = [_table(name, [result for result in results if result["task"] == name]) for name in TASKS]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in [*parts, compare_lambdas(results)] if part)
+
+
+def compare_lambdas(results: list[Result]) -> str:
+    """Each λ's mean score on each task as a share of the best λ's, over the seeds that all of them have."""
+    columns: dict[str, NDArray[np.float64]] = {}  # [λ]
+    for name in [name for name, task in TASKS.items() if set(LAMBDAS) <= set(task.arms)]:
+        runs = {(run["arm"], run["seed"]): float(scores_of(run)[-1]) for run in results if run["task"] == name}
+        seeds = [seed for seed in TASKS[name].seeds if all((arm, seed) in runs for arm in LAMBDAS)]
+        if seeds:
+            means = np.array([np.mean([runs[arm, seed] for seed in seeds]) for arm in LAMBDAS])
+            columns[f"{TASKS[name].words}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"] = means / means.max()
+    if not columns:
+        return ""
+    shares = np.stack([*columns.values(), np.mean(list(columns.values()), axis=0)])  # [tasks + 1, λ]
+    lines = [f"| share of the best λ's mean score | {' | '.join(columns)} | mean |", f"|---|{'---|' * len(shares)}"]
+    lines += [
+        f"| {ARMS[arm].words} | {' | '.join(f'{share:.2f}' for share in shares[:, number])} |"
+        for number, arm in enumerate(LAMBDAS)
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _table(name: str, results: list[Result]) -> str:

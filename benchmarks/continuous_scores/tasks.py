@@ -18,15 +18,19 @@ class Arm(NamedTuple):
 
 
 ARMS = {
-    "sac-lambda": Arm("`sac-lambda`: λ = 0.7", "sac-lambda", {}),
+    "sac-lambda": Arm("`sac-lambda`, λ = 0.7", "sac-lambda", {"estimator": "peng:0.7"}),
     "sac-lambda-000": Arm("`sac-lambda`, λ = 0", "sac-lambda", {"estimator": "peng:0"}),
     "sac-lambda-050": Arm("`sac-lambda`, λ = 0.5", "sac-lambda", {"estimator": "peng:0.5"}),
     "sac-lambda-090": Arm("`sac-lambda`, λ = 0.9", "sac-lambda", {"estimator": "peng:0.9"}),
-    "sac-lambda-plain": Arm("`sac-lambda` without LayerNorm", "sac-lambda", {"network.layer_norm": False}),
+    "sac-lambda-plain": Arm(
+        "`sac-lambda` without LayerNorm", "sac-lambda", {"estimator": "peng:0.7", "network.layer_norm": False}
+    ),
     "sac": Arm("`sac`: target networks, one-step returns", "sac", {}),
     THEIRS: Arm("SAC of Stable-Baselines3", "", {}),
-    "td3-lambda": Arm("`td3-lambda`: λ = 0.7", "td3-lambda", {}),
-    "td3-lambda-plain": Arm("`td3-lambda` without LayerNorm", "td3-lambda", {"network.layer_norm": False}),
+    "td3-lambda": Arm("`td3-lambda`, λ = 0.7", "td3-lambda", {"estimator": "peng:0.7"}),
+    "td3-lambda-plain": Arm(
+        "`td3-lambda` without LayerNorm", "td3-lambda", {"estimator": "peng:0.7", "network.layer_norm": False}
+    ),
     "td3": Arm("`td3`: target networks, one-step returns", "td3", {}),
 }
 
@@ -42,13 +46,14 @@ class Task(NamedTuple):
     arms: tuple[str, ...]
 
 
-LAMBDAS = ("sac-lambda", "sac-lambda-000", "sac-lambda-050", "sac-lambda-090", "sac", THEIRS)
+LAMBDAS = ("sac-lambda-000", "sac-lambda-050", "sac-lambda", "sac-lambda-090")  # λ = 0, 0.5, 0.7, 0.9
+ROBOTS = (*LAMBDAS, "sac", THEIRS)
 BASELINES = ("sac-lambda", "sac-lambda-plain", "sac", "td3-lambda", "td3-lambda-plain", "td3")
 TASKS = {
     "pendulum": Task("Pendulum-v1", "Pendulum-v1", {}, 20_000, (10, 11, 12, 13, 14), BASELINES),
     "lunar-lander": Task(
         "LunarLander-v3, continuous", "LunarLander-v3", {"continuous": True}, 300_000, (10, 11, 12), ("sac-lambda",)
     ),
-    "half-cheetah": Task("HalfCheetah-v5", "HalfCheetah-v5", {}, 200_000, (0, 1, 2), LAMBDAS),
-    "hopper": Task("Hopper-v5", "Hopper-v5", {}, 200_000, (0, 1, 2), LAMBDAS),
+    "half-cheetah": Task("HalfCheetah-v5", "HalfCheetah-v5", {}, 200_000, (0, 1, 2), ROBOTS),
+    "hopper": Task("Hopper-v5", "Hopper-v5", {}, 200_000, (0, 1, 2), ROBOTS),
 }
