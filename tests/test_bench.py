@@ -40,7 +40,7 @@ from lambda_replay.config import NetworkConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.learning.networks import make_network
 from lambda_replay.training.presets import make_config
-from lambda_replay.training.speed import Stopwatch, time_run
+from lambda_replay.training.speed import Stopwatch, shorten, time_run
 
 TINY = replace(WORKLOADS["cartpole"], capacity=2_000, start=256, refresh_every=96)
 TINY_PLAN = Plan((TINY,), ("dqn-lambda", "dqn"), (2,), (1,), 2, 0.01, 1, memory_sizes=(2_000,), paper_blocks=20)
@@ -333,12 +333,12 @@ def test_what_cannot_be_measured_is_left_out_with_a_sentence(
 def test_short_cycles_keep_the_proportions_of_the_preset(
     env: str, preset: str, envs: int, expected: tuple[int, int, int]
 ) -> None:
-    small, has_cycles = bench.shorten(replace(make_config(env, preset), envs=envs, threads=1))
+    small, has_cycles = shorten(replace(make_config(env, preset), envs=envs, threads=1))
     assert has_cycles
     assert isinstance(small.algorithm, DQNLambdaConfig)
     cache = small.algorithm.cache
     assert (cache.refresh_every, cache.size, cache.updates_per_refresh) == expected  # F, S, updates
     assert (small.memory.storage, small.checkpoint_every) == ("ram", 0)
-    baseline, has_cycles = bench.shorten(replace(make_config(env, preset, "dqn"), threads=1))
+    baseline, has_cycles = shorten(replace(make_config(env, preset, "dqn"), threads=1))
     assert not has_cycles  # it learns at every few steps
     assert baseline.memory.start == 2_000

@@ -915,6 +915,31 @@ def test_describe_describes_whatever_train_would_train(call: Any, options: str) 
     assert re.search(r"^time +about \S+ (seconds|minutes|hours)", answer.out, re.MULTILINE)
 
 
+SLOW_AT_FIRST = """
+import time
+import lambda_replay as lr
+peng, calls = lr.parse_estimator("peng:0.9"), []
+def returns(block):
+    if block.rewards.size > 1_000:  # not the small one that a new estimator is tried with
+        time.sleep(0.0 if calls else 1.0)
+        calls.append(block)
+    return peng(block)
+"""
+
+
+def test_what_happens_only_once_does_not_count_in_the_time_of_a_run(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries set themselves up at the first update; counted at every refresh, that made minutes hours."""
+    (tmp_path / "slow_at_first.py").write_text(SLOW_AT_FIRST)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ["--agent", "dqn-lambda", "--estimator", "slow_at_first:returns", "--steps", "1000000"]
+    described = json.loads(call("describe", CHAIN, *options, "--json").out)
+    assert importlib.import_module("slow_at_first").calls
+    refreshes = 1_000_000 / described["config"]["cache"]["refresh_every"]
+    assert 0 < described["needs"]["seconds"] < refreshes / 2  # of the first second at each of them
+
+
 def test_describe_lists_the_estimators(call: Any) -> None:
     answer = call("describe", "--estimators")
     assert (answer.code, answer.err) == (0, "")

@@ -10,13 +10,12 @@ from itertools import groupby, product
 from rich.console import Console
 from rich.table import Table
 
-from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.formatting import duration
 from lambda_replay.cli.options import parse
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import PRESETS, make_config
-from lambda_replay.training.speed import Stopwatch, time_run
+from lambda_replay.training.speed import make_stopwatch, shorten, time_run
 
 ENVIRONMENTS = (  # one per preset, for its network
     ("atari", "atari/breakout"),
@@ -26,9 +25,6 @@ ENVIRONMENTS = (  # one per preset, for its network
 )
 LARGEST_COUNT = 1_000  # of environments or threads
 MOST_SECONDS = 3_600.0
-CYCLE = 200  # agent steps: longer cycles are cut to about this many, with learning in proportion
-START, CAPACITY = 2_000, 20_000  # minimum agent steps of random play and minimum memory slots
-ENDLESS = 10**9  # agent steps; the stopwatch ends the run
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ def _rows(options: BenchOptions) -> Iterator[tuple[str, RunConfig, int, int]]:
 def measure(preset: str, config: RunConfig, seconds: float) -> Speed:
     """Time a run of this config, learning from the first timed step, and estimate the time for all its steps."""
     small, has_cycles = shorten(config)
-    stopwatch = Stopwatch(small.memory.start + (small.algorithm.boundary_every if has_cycles else CYCLE), seconds)
+    stopwatch = make_stopwatch(small, seconds, has_cycles=has_cycles)
     time_run(small, stopwatch, has_cycles=has_cycles)
     assert config.threads is not None
     return Speed(
@@ -115,20 +111,6 @@ def measure(preset: str, config: RunConfig, seconds: float) -> Speed:
         run_steps=config.steps,
         run_seconds=config.steps / stopwatch.steps_per_second,
     )
-
-
-def shorten(config: RunConfig) -> tuple[RunConfig, bool]:
-    """The config with a small memory in RAM and short cycles that keep the proportions of acting and learning.
-
-    Also returns whether it has cycles at all; otherwise its learning is spread evenly over its steps.
-    """
-    kind, whole = agent_kind(config.agent), config.algorithm.boundary_every
-    share = next(share for share in range(max(1, whole // CYCLE), 0, -1) if whole % (share * config.envs) == 0)
-    algorithm, scale = kind.probe(config, whole // share, share)
-    start = max(-(-START // config.envs), kind.shortest_start(config) + 1) * config.envs
-    memory = replace(config.memory, capacity=max(CAPACITY, 2 * start), start=start, storage="ram")
-    steps = ENDLESS // config.envs * config.envs
-    return replace(config, steps=steps, checkpoint_every=0, algorithm=algorithm, memory=memory), scale > 0
 
 
 def _table(speeds: list[Speed]) -> Table:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 from lambda_replay.agents.run_settings import FAMILIES, to_dict
-from lambda_replay.agents.table import agent_kind
 from lambda_replay.cli.options import DescribeOptions, parse_run
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import EnvironmentSpec
@@ -16,10 +14,11 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.replay.estimator_names import LEGEND, NAMED
 from lambda_replay.rundir.resources import Needs, available_ram, check_ram, estimate, in_words
 from lambda_replay.training.assembly import assemble, check_agent, make_environments
+from lambda_replay.training.events import Boundary
+from lambda_replay.training.speed import is_mark, make_stopwatch, shorten
 
-PROBE_STEPS = 400  # agent steps that are timed after the start
-PROBE_START = 256
-PROBE_SHARE = 16  # one part in this many of the cache and its updates is actually computed
+START = 256  # minimum agent steps of random play before the measurement
+SECONDS = 1.0  # of acting and learning that are timed, at least
 
 
 def run(arguments: list[str]) -> int:
@@ -114,34 +113,20 @@ def _hours(seconds: float) -> str:
 
 
 def measure_seconds(config: RunConfig) -> float:
-    """Estimated time for the whole run, from one small window of acting and one of learning."""
-    per_step, per_boundary = _measure(config)
-    learning_steps = max(0, config.steps - config.memory.start)
-    return config.steps * per_step + learning_steps / config.algorithm.boundary_every * per_boundary
-
-
-def _measure(config: RunConfig) -> tuple[float, float]:
-    """Seconds per acting step and per boundary of learning, both measured on a small scale and extrapolated."""
-    small, scale = _probe_config(config)
+    """Estimated time for the whole run: random play, then cycles of acting and learning, timed on a small memory."""
+    small, has_cycles = shorten(config, START)
     environments = make_environments(small)
     if estimate(small, environments[0].spec).ram_bytes > available_ram():
         check_ram(estimate(config, environments[0].spec))  # report what the user asked for, not the measurement
-    marks = [(event.step, time.perf_counter()) for event in assemble(small, environments).loop.run()]
-    end = time.perf_counter()
+    loop, start = assemble(small, environments).loop, small.memory.start
+    began, played = time.perf_counter(), 0.0
+    stopwatch = make_stopwatch(small, SECONDS, has_cycles=has_cycles)
+    for event in loop.run():
+        if event.step == start and isinstance(event, Boundary):
+            played = time.perf_counter() - began
+        if is_mark(event, has_cycles=has_cycles) and stopwatch.is_over(event.step):
+            break
     for environment in environments:
         environment.close()
-    start = small.memory.start
-    boundary = next(at for step, at in marks if step == start)
-    learned = next(at for step, at in reversed(marks) if step == start)
-    acting = (end - learned) / (small.steps - start)
-    return acting, (learned - boundary) * scale
-
-
-def _probe_config(config: RunConfig) -> tuple[RunConfig, float]:
-    """The config with few steps and a small part of the learning at a boundary, and the factor to scale it up."""
-    kind = agent_kind(config.agent)
-    start = max(-(-PROBE_START // config.envs), kind.shortest_start(config) + 1) * config.envs
-    steps = start + -(-PROBE_STEPS // config.envs) * config.envs
-    algorithm, scale = kind.probe(config, steps, PROBE_SHARE)
-    memory = replace(config.memory, capacity=2 * steps, start=start, storage="ram")
-    return replace(config, steps=steps, checkpoint_every=0, algorithm=algorithm, memory=memory), scale
+    random_steps = min(config.memory.start, config.steps)
+    return random_steps * played / start + (config.steps - random_steps) / stopwatch.steps_per_second
