@@ -32,6 +32,9 @@ ARMS = {
         "`td3-lambda` without LayerNorm", "td3-lambda", {"estimator": "peng:0.7", "network.layer_norm": False}
     ),
     "td3": Arm("`td3`: target networks, one-step returns", "td3", {}),
+    "ddpg-lambda": Arm("`ddpg-lambda`, λ = 0.7", "ddpg-lambda", {"estimator": "peng:0.7"}),
+    "naf-lambda": Arm("`naf-lambda`, λ = 0.7", "naf-lambda", {"estimator": "peng:0.7"}),
+    "sdqn-lambda": Arm("`sdqn-lambda`, λ = 0.7", "sdqn-lambda", {"estimator": "peng:0.7"}),
 }
 
 
@@ -49,8 +52,9 @@ class Task(NamedTuple):
 LAMBDAS = ("sac-lambda-000", "sac-lambda-050", "sac-lambda", "sac-lambda-090")  # λ = 0, 0.5, 0.7, 0.9
 ROBOTS = (*LAMBDAS, "sac", THEIRS)
 BASELINES = ("sac-lambda", "sac-lambda-plain", "sac", "td3-lambda", "td3-lambda-plain", "td3")
+ALL = (*BASELINES, "ddpg-lambda", "naf-lambda", "sdqn-lambda")
 TASKS = {
-    "pendulum": Task("Pendulum-v1", "Pendulum-v1", {}, 20_000, (10, 11, 12, 13, 14), BASELINES),
+    "pendulum": Task("Pendulum-v1", "Pendulum-v1", {}, 20_000, (10, 11, 12, 13, 14), ALL),
     "lunar-lander": Task(
         "LunarLander-v3, continuous", "LunarLander-v3", {"continuous": True}, 300_000, (10, 11, 12), ("sac-lambda",)
     ),
