@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_picture_is_drawn_and_repeats_itself(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(run)]) == 0
     first = (run / "inspect.png").read_bytes()
-    assert "nstep:3, peng:0.75, watkins:0.75, median" in capsys.readouterr().out
+    assert "under peng:0.75, nstep:3, watkins:0.75, median" in capsys.readouterr().out
     assert main(["inspect", str(run)]) == 0
     assert (run / "inspect.png").read_bytes() == first
     picture = imageio.imread(run / "inspect.png")

@@ -227,7 +227,7 @@ def test_every_command_knows_it(server: Server, finished: Path, tmp_path: Path) 
     assert server.run("watch", finished, "--out", film).code == 0
     assert film.read_bytes().startswith(b"GIF8")
     inspected = server.run("inspect", finished, "--length", "20", "--out", picture)
-    assert "20 steps under nstep:3, peng:0.75, watkins:0.75, median" in inspected.out, inspected.err
+    assert "20 steps under peng:0.5, nstep:3, peng:0.75, watkins:0.75, median" in inspected.out, inspected.err
     assert server.run("verify", finished).code == 0
     described = server.run("describe", BITS, *TINY)
     assert "hindsight.share" in described.out, described.err
@@ -238,7 +238,7 @@ def test_a_run_with_continuous_actions_is_inspected_without_random_ones(server: 
     run = tmp_path / "run"
     assert server.run("train", ROAD, *TINY, "--out", run).code == 0
     inspected = server.run("inspect", run, "--length", "20")
-    assert "20 steps under nstep:3, peng:0.75, median" in inspected.out, inspected.err
+    assert "20 steps under peng:0.5, nstep:3, peng:0.75, median" in inspected.out, inspected.err
     assert json.loads(server.run("evaluate", run, "--games", "2", "--json").out)["success_rate"] in (0, 0.5, 1)
 
 

@@ -31,7 +31,8 @@ def draw_block(block: Evaluation, estimators: Sequence[Estimator], out_png: Path
         _draw_rewards(all_axes[0], block)
         _draw_q_values(all_axes[1], block)
         _draw_explanations(all_axes[2], all_axes[3], block, explanations)
-        all_axes[-1].set_xlabel("step of the block (dotted line: the episode ends; dots: the action was not greedy)")
+        of_actions = "; dots: the action was not greedy" if isinstance(block, Block) else ""
+        all_axes[-1].set_xlabel(f"step of the block (dotted line: the episode ends{of_actions})")
 
     return write_shared(out_png, render(draw, (10.0, 9.0), ["png"])["png"])
 

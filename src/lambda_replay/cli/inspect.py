@@ -22,7 +22,7 @@ from lambda_replay.rundir.directory import read_config
 from lambda_replay.training.playing import play_block
 from lambda_replay.training.policy import load_policy
 
-ESTIMATORS = ("nstep:3", "peng:0.75", "watkins:0.75", "median")
+USUAL = ("nstep:3", "peng:0.75", "watkins:0.75", "median")
 LONGEST = 100_000  # agent steps; a plot of more would be unreadable
 
 
@@ -30,7 +30,7 @@ LONGEST = 100_000  # agent steps; a plot of more would be unreadable
 class InspectOptions:
     """Draw one block of a refresh: rewards, Q-values, each estimator's returns, and the λ or trace behind them."""
 
-    estimators: tuple[str, ...] = ESTIMATORS  # which to compare; by default those of these that fit the agent
+    estimators: tuple[str, ...] = ()  # which to compare; by default the run's own and the usual ones that fit it
     length: int = 100  # agent steps in the block
     epsilon: float | None = None  # probability of a random action; by default the run's final ε
     seed: int | None = None  # seed of the games; by default the run's
@@ -44,8 +44,6 @@ def run(arguments: list[str]) -> int:
     assert path is not None
     if not 2 <= options.length <= LONGEST:
         raise ConfigError(f"--length is {options.length}; give 2 to {LONGEST} agent steps.")
-    if not options.estimators:
-        raise ConfigError("--estimators is empty; name one or more.")
     check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
     read_config(path)  # so that a missing run is reported first
@@ -66,7 +64,9 @@ def run(arguments: list[str]) -> int:
     slots = np.arange(options.length + 1)[None]
     blocks = promote_slots(memory, slots, discount=config.discount, length=options.length)
     evaluation = as_critic(trained.policy.critic).evaluate(blocks)
-    if options.estimators == ESTIMATORS:
+    if not estimators:
+        usual = [spelling for spelling in USUAL if spelling != config.estimator]
+        estimators = [parse_estimator(spelling) for spelling in (config.estimator, *usual)]
         estimators = [estimator for estimator in estimators if _fits(evaluation, estimator)]
     when = "final weights" if trained.step is None else f"weights of step {trained.step:,}"
     draw_block(evaluation, estimators, out, f"{title_of(config)} · {when}")
