@@ -139,7 +139,7 @@ def test_every_command_knows_them(server: Server, finished: Path, tmp_path: Path
     assert server.run("watch", finished, "--max-steps", "5", "--out", film).code == 0
     assert film.read_bytes().startswith(b"GIF8")
     inspected = server.run("inspect", finished, "--length", "20", "--out", picture)
-    assert "20 steps under nstep:3, peng:0.75, median" in inspected.out, inspected.err
+    assert "20 steps under peng:0.7, nstep:3, peng:0.75, median" in inspected.out, inspected.err
     refused = server.run("inspect", finished, "--estimators", "watkins:0.5", "--out", picture)
     assert (refused.code, "greedy" in refused.err) == (2, True)
     assert server.run("verify", finished).code == 0

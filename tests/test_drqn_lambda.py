@@ -653,7 +653,7 @@ def test_killed_and_resumed_and_known_to_every_command(server: Server, tmp_path:
     film, picture = tmp_path / "film.gif", tmp_path / "block.png"
     assert server.run("watch", whole, "--max-steps", "5", "--out", film).code == 0
     inspected = server.run("inspect", whole, "--length", "20", "--out", picture)
-    assert "20 steps under nstep:3, peng:0.75, watkins:0.75, median" in inspected.out, inspected.err
+    assert "20 steps under peng:0.95, nstep:3, peng:0.75, watkins:0.75, median" in inspected.out, inspected.err
     described = server.run("describe", "CartPole-v1", *TINY)
     assert "recurrence.cell" in described.out, described.err
     assert server.run("verify", whole).code == 0
