@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lambda_replay.agents.cached import FLOAT_BYTES, cache_needs, shortest_start, shrink_cache
+from lambda_replay.agents.cached import FLOAT_BYTES, cache_needs, check_room_for_blocks, shortest_start, shrink_cache
 from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, MakeAgent, Policy, Probe, Tensors
 from lambda_replay.agents.q_learning import LEARNER_COPIES, PROBE_LEARNING_RATE
 from lambda_replay.checks import require
@@ -56,6 +56,13 @@ def frequent_cache() -> CacheConfig:
     return CacheConfig(size=8_000, block_length=50, refresh_every=64, updates=64)
 
 
+def check_cached(run: RunConfig, cache: CacheConfig, optimizer: OptimizerConfig) -> None:
+    """Reject what does not fit the rest of the run, for an agent with a cache."""
+    run.check_lock_step("cache.refresh_every", cache.refresh_every)
+    check_room_for_blocks(run, cache)
+    check_constant_rate(optimizer)
+
+
 def check_constant_rate(optimizer: OptimizerConfig) -> None:
     """Reject a learning rate that falls, which these agents' learners do not know."""
     require(
@@ -66,7 +73,7 @@ def check_constant_rate(optimizer: OptimizerConfig) -> None:
 
 
 def fast_optimizer() -> OptimizerConfig:
-    """The default optimizer of these agents, as in SAC's and TD3's own papers but for the batch size of TD3."""
+    """The default optimizer of these agents, as in SAC's own paper."""
     return OptimizerConfig(batch_size=256, learning_rate=3e-4, epsilon=1e-8)
 
 
@@ -141,13 +148,17 @@ def _smallest_block(*, has_densities: bool) -> ValueBlock:
 
 
 class ReadsStates(Protocol):
-    """Networks that take states as the memory has them."""
+    """Networks that take states and actions as the memory has them."""
 
     @property
     def chunk_size(self) -> int: ...  # states per forward pass
 
     def states(self, array: NDArray[Any]) -> Tensor:
         """States [n, F, *observation] as the networks take them: [n, inputs]."""
+        ...
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """The array on the networks' device."""
         ...
 
 
@@ -164,6 +175,22 @@ def over_chunks(
     if not all(np.isfinite(result).all() for result in results):
         raise diverged("the Q-values are")
     return [result.reshape(*result.shape[:-1], *blocks.slots.shape) for result in results]
+
+
+def evaluate_greedily(
+    blocks: Promoted, networks: ReadsStates, evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> ValueBlock:
+    """The blocks with V(s) = max_a Q(s, a) and Q(s, a), which ``evaluate`` gives for states and the stored actions."""
+    actions = networks.tensor(blocks.actions)  # [n, D]
+    values, action_values = over_chunks(blocks, networks, lambda states, rows: evaluate(states, actions[rows]))
+    return ValueBlock(
+        rewards=blocks.rewards,
+        discounts=blocks.discounts,
+        values=values,  # [K, L+1]
+        action_values=action_values,
+        continues=blocks.continues,
+        is_step=blocks.transitions.is_step,
+    )
 
 
 def describe_critics(networks: ActorCritic, batch: Minibatch) -> Metrics:

@@ -8,11 +8,10 @@ import numpy as np
 from torch import nn
 
 from lambda_replay.agents.actor_critic import CachedActorCritic
-from lambda_replay.agents.cached import check_room_for_blocks
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Shape,
-    check_constant_rate,
+    check_cached,
     continuous_kind,
     fast_optimizer,
     frequent_cache,
@@ -56,10 +55,7 @@ class DDPGLambdaConfig:
         return self.cache.schedule
 
     def check(self, run: RunConfig) -> None:
-        """Reject what does not fit the rest of the run."""
-        run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
-        check_room_for_blocks(run, self.cache)
-        check_constant_rate(self.optimizer)
+        check_cached(run, self.cache, self.optimizer)
 
 
 def make(

@@ -91,7 +91,7 @@ class DeterministicCritic:
 
     def evaluate(self, blocks: Promoted) -> ValueBlock:
         networks, transitions = self.networks, blocks.transitions
-        actions = networks.tensor(transitions.actions.reshape(-1, transitions.actions.shape[-1]))  # [n, D]
+        actions = networks.tensor(blocks.actions)  # [n, D]
         noise = networks.tensor(draw_smoothing(self.rng, actions.shape, self.smoothing, self.smoothing_clip))
 
         def values(states: Tensor, rows: slice) -> tuple[Tensor, Tensor]:  # [N, n] each

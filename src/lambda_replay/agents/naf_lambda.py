@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.agents.actor_critic import CachedActorCritic
-from lambda_replay.agents.cached import check_room_for_blocks
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
-    check_constant_rate,
+    check_cached,
     continuous_kind,
     describe_ensemble,
+    evaluate_greedily,
     fast_optimizer,
     frequent_cache,
     mixed_with_random,
-    over_chunks,
     parse_value_estimator,
 )
 from lambda_replay.agents.deterministic import ExplorationNoise, NoiseConfig
@@ -64,10 +63,7 @@ class NAFLambdaConfig:
         return self.cache.schedule
 
     def check(self, run: RunConfig) -> None:
-        """Reject what does not fit the rest of the run."""
-        run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
-        check_room_for_blocks(run, self.cache)
-        check_constant_rate(self.optimizer)
+        check_cached(run, self.cache, self.optimizer)
 
 
 @dataclass(frozen=True)
@@ -77,22 +73,11 @@ class QuadraticCritic:
     networks: ActorCritic
 
     def evaluate(self, blocks: Promoted) -> ValueBlock:
-        networks, transitions = self.networks, blocks.transitions
-        actions = networks.tensor(transitions.actions.reshape(-1, transitions.actions.shape[-1]))  # [n, D]
+        def values(states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+            quadratic = evaluate(self.networks, states)
+            return quadratic.values, quadratic.q_values(actions)  # [n] each
 
-        def values(states: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-            quadratic = evaluate(networks, states)
-            return quadratic.values, quadratic.q_values(actions[rows])  # [n] each
-
-        of_states, of_taken = over_chunks(blocks, networks, values)  # [K, L+1] each
-        return ValueBlock(
-            rewards=blocks.rewards,
-            discounts=blocks.discounts,
-            values=of_states,
-            action_values=of_taken,
-            continues=blocks.continues,
-            is_step=transitions.is_step,
-        )
+        return evaluate_greedily(blocks, self.networks, values)
 
 
 def best_actions(networks: ActorCritic, states: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -30,7 +30,7 @@ class Acted(NamedTuple):
     """An agent's actions in n states."""
 
     actions: NDArray[Any]  # [n] integers, or [n, D] floats
-    behaviour_probs: Floats  # [n]  μ(a|s), or log μ(a|s) of a density
+    behaviour_probs: Floats  # [n]  μ(a|s), or its logarithm where actions are vectors
     columns: Mapping[str, NDArray[Any]] = MappingProxyType({})  # [n, ...] each: what the memory keeps besides
 
 

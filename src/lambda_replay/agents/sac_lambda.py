@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.agents.actor_critic import CachedActorCritic
-from lambda_replay.agents.cached import Promote, check_room_for_blocks, promote_due
+from lambda_replay.agents.cached import Promote, promote_due
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Minimum,
     Shape,
-    check_constant_rate,
+    check_cached,
     continuous_kind,
     describe_critics,
     fast_optimizer,
@@ -102,10 +102,7 @@ class SACLambdaConfig:
         return self.cache.schedule
 
     def check(self, run: RunConfig) -> None:
-        """Reject what does not fit the rest of the run."""
-        run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
-        check_room_for_blocks(run, self.cache)
-        check_constant_rate(self.optimizer)
+        check_cached(run, self.cache, self.optimizer)
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class SoftCritic:
 
     def evaluate(self, blocks: Promoted) -> ValueBlock:
         networks, transitions = self.networks, blocks.transitions
-        actions = networks.tensor(transitions.actions.reshape(-1, transitions.actions.shape[-1]))  # [n, D]
+        actions = networks.tensor(blocks.actions)  # [n, D]
         noise = networks.tensor(self.rng.standard_normal(actions.shape, dtype=np.float32))
 
         def values(states: Tensor, rows: slice) -> tuple[Tensor, ...]:

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from lambda_replay.agents.actor_critic import CachedActorCritic
-from lambda_replay.agents.cached import check_room_for_blocks
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
-    check_constant_rate,
+    check_cached,
     continuous_kind,
     describe_ensemble,
+    evaluate_greedily,
     fast_optimizer,
     frequent_cache,
-    over_chunks,
     parse_value_estimator,
 )
 from lambda_replay.agents.protocol import Acted, Tensors
@@ -73,10 +72,7 @@ class SDQNLambdaConfig:
         return self.cache.schedule
 
     def check(self, run: RunConfig) -> None:
-        """Reject what does not fit the rest of the run."""
-        run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
-        check_room_for_blocks(run, self.cache)
-        check_constant_rate(self.optimizer)
+        check_cached(run, self.cache, self.optimizer)
 
 
 @dataclass(frozen=True)
@@ -86,20 +82,9 @@ class SequentialCritic:
     networks: SequentialNetworks
 
     def evaluate(self, blocks: Promoted) -> ValueBlock:
-        networks, transitions = self.networks, blocks.transitions
-        actions = networks.tensor(transitions.actions.reshape(-1, transitions.actions.shape[-1]))  # [n, D]
-
-        def values(states: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-            return networks.values(states), networks.action_values(states, actions[rows])  # [n] each
-
-        of_states, of_taken = over_chunks(blocks, networks, values)  # [K, L+1] each
-        return ValueBlock(
-            rewards=blocks.rewards,
-            discounts=blocks.discounts,
-            values=of_states,
-            action_values=of_taken,
-            continues=blocks.continues,
-            is_step=transitions.is_step,
+        networks = self.networks
+        return evaluate_greedily(
+            blocks, networks, lambda states, actions: (networks.values(states), networks.action_values(states, actions))
         )
 
 

@@ -8,12 +8,12 @@ import numpy as np
 from torch import nn
 
 from lambda_replay.agents.actor_critic import CachedActorCritic
-from lambda_replay.agents.cached import Promote, check_room_for_blocks, promote_due
+from lambda_replay.agents.cached import Promote, promote_due
 from lambda_replay.agents.continuous import (
     ActorCriticConfig,
     Minimum,
     Shape,
-    check_constant_rate,
+    check_cached,
     continuous_kind,
     fast_optimizer,
     frequent_cache,
@@ -76,10 +76,7 @@ class TD3LambdaConfig:
         return self.cache.schedule
 
     def check(self, run: RunConfig) -> None:
-        """Reject what does not fit the rest of the run."""
-        run.check_lock_step("cache.refresh_every", self.cache.refresh_every)
-        check_room_for_blocks(run, self.cache)
-        check_constant_rate(self.optimizer)
+        check_cached(run, self.cache, self.optimizer)
 
 
 def make_critic(config: TD3LambdaConfig, networks: ActorCritic, rng: np.random.Generator) -> DeterministicCritic:

@@ -61,10 +61,15 @@ class ActorCritic:
         return {name: value.cpu().clone() for name, value in parameters.items()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        if {name: value.shape for name, value in weights.items()} != {n: v.shape for n, v in self.weights().items()}:
-            raise ConfigError("the saved weights belong to other networks; use the config they were trained with.")
+        check_shapes(weights, self.weights())
         for part, module in self.modules.items():
             module.load_state_dict(part_of(weights, part))
+
+
+def check_shapes(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Reject saved weights that do not fit these networks' own."""
+    if {name: value.shape for name, value in given.items()} != {name: value.shape for name, value in own.items()}:
+        raise ConfigError("the saved weights belong to other networks; use the config they were trained with.")
 
 
 def joined(**parts: Mapping[str, Tensor]) -> dict[str, Tensor]:

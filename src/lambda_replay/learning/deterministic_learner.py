@@ -10,6 +10,7 @@ from torch import Tensor
 from lambda_replay.config import OptimizerConfig
 from lambda_replay.learning.actor_critic import ActorCritic, joined, part_of
 from lambda_replay.learning.critic_training import CriticSummary, CriticTraining
+from lambda_replay.learning.device import flushing_denormals
 from lambda_replay.learning.ensemble_optimizer import EnsembleOptimizer
 from lambda_replay.learning.fast_ensembles import FastEnsemble
 from lambda_replay.replay.data import Minibatch
@@ -41,12 +42,9 @@ class DeterministicLearner:
     @torch.inference_mode()
     def train(self, minibatches: Iterable[Minibatch]) -> CriticSummary:
         self._critics.begin()
-        torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
-        try:
+        with flushing_denormals():
             for batch in minibatches:
                 self._update(batch)
-        finally:
-            torch.set_flush_denormal(False)
         return self._critics.summarise()
 
     def _update(self, batch: Minibatch) -> None:

@@ -113,3 +113,13 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         for option, value in MALLOC_OPTIONS.items():
             mallopt(option, value)
+
+
+@contextmanager
+def flushing_denormals() -> Iterator[None]:
+    """Wraps gradient steps, for this thread: Adam's vanishing moments would slow it down many times over."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lambda_replay.config import OptimizerConfig
-from lambda_replay.learning.device import QNetwork
+from lambda_replay.learning.device import QNetwork, flushing_denormals
 from lambda_replay.learning.divergence import require_all_finite
 from lambda_replay.learning.fused_adam import Adam
 from lambda_replay.learning.training_summary import NORM_EVERY, TrainingSummary, summarise
@@ -54,15 +54,10 @@ class Learner:
         """
         self._adam.learning_rate = self._learning_rate(progress)
         self._norms = []
-        torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
-        try:
-            with self._network.training(self._seed + self._adam.num_steps):
-                updates = [
-                    self._update(*self._samples_of(self._network, batch), n)
-                    for n, batch in enumerate(minibatches, first)
-                ]
-        finally:
-            torch.set_flush_denormal(False)
+        with flushing_denormals(), self._network.training(self._seed + self._adam.num_steps):
+            updates = [
+                self._update(*self._samples_of(self._network, batch), n) for n, batch in enumerate(minibatches, first)
+            ]
         errors, values = (torch.cat(many).cpu().numpy() for many in zip(*updates, strict=True))  # [samples] each
         return summarise(errors, values, self._norms, is_huber=self._config.loss == "huber")
 

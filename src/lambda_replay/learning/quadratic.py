@@ -18,6 +18,7 @@ from torch import Tensor
 from lambda_replay.config import OptimizerConfig
 from lambda_replay.learning.actor_critic import SMALL_OUTPUTS, ActorCritic, joined, part_of
 from lambda_replay.learning.critic_training import CriticRecord, CriticSummary
+from lambda_replay.learning.device import flushing_denormals
 from lambda_replay.learning.ensemble_optimizer import EnsembleOptimizer
 from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.replay.data import Minibatch
@@ -132,12 +133,9 @@ class QuadraticLearner:
     @torch.no_grad()
     def train(self, minibatches: Iterable[Minibatch]) -> CriticSummary:
         record = CriticRecord(is_huber=self._is_huber)
-        torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
-        try:
+        with flushing_denormals():
             for batch in minibatches:
                 self._update(batch, record)
-        finally:
-            torch.set_flush_denormal(False)
         return record.summarise()
 
     def _update(self, batch: Minibatch, record: CriticRecord) -> None:

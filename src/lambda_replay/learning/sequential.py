@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lambda_replay.config import OptimizerConfig
-from lambda_replay.errors import ConfigError
+from lambda_replay.learning.actor_critic import check_shapes
 from lambda_replay.learning.critic_training import CriticRecord, CriticSummary
+from lambda_replay.learning.device import flushing_denormals
 from lambda_replay.learning.ensemble_optimizer import EnsembleOptimizer
 from lambda_replay.learning.ensembles import Ensemble
 from lambda_replay.learning.fast_ensembles import FastEnsemble
@@ -112,8 +113,7 @@ class SequentialNetworks:
         return {name: value.cpu().clone() for name, value in self.module.state_dict().items()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        if {name: value.shape for name, value in weights.items()} != {n: v.shape for n, v in self.weights().items()}:
-            raise ConfigError("the saved weights belong to other networks; use the config they were trained with.")
+        check_shapes(weights, self.weights())
         self.module.load_state_dict(weights)
 
 
@@ -155,12 +155,9 @@ class SequentialLearner:
     @torch.inference_mode()
     def train(self, minibatches: Iterable[Minibatch]) -> CriticSummary:
         record = CriticRecord(is_huber=self._is_huber)
-        torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
-        try:
+        with flushing_denormals():
             for batch in minibatches:
                 self._update(batch, record)
-        finally:
-            torch.set_flush_denormal(False)
         return record.summarise()
 
     def _update(self, batch: Minibatch, record: CriticRecord) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from lambda_replay.config import OptimizerConfig
 from lambda_replay.learning.actor_critic import ActorCritic, joined, part_of
 from lambda_replay.learning.critic_training import CriticSummary, CriticTraining
+from lambda_replay.learning.device import flushing_denormals
 from lambda_replay.learning.divergence import require_all_finite
 from lambda_replay.learning.ensemble_optimizer import EnsembleOptimizer
 from lambda_replay.learning.fast_ensembles import FastEnsemble
@@ -68,12 +69,9 @@ class SoftLearner:
         """One update per minibatch, with noise [updates, B, D]; there may be fewer minibatches."""
         self._critics.begin()
         log_probs: list[Tensor] = []
-        torch.set_flush_denormal(True)  # for this thread: Adam's vanishing moments would slow it down many times over
-        try:
+        with flushing_denormals():
             for batch, own_noise in zip(minibatches, self._networks.tensor(noise), strict=False):
                 log_probs.append(self._update(batch, own_noise))
-        finally:
-            torch.set_flush_denormal(False)
         return SoftSummary(self._critics.summarise(), -float(torch.stack(log_probs).mean()))
 
     def _update(self, batch: Minibatch, noise: Tensor) -> Tensor:

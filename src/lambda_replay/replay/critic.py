@@ -51,6 +51,11 @@ class Promoted(NamedTuple):
         return self.relabelled.show(states, np.arange(self.slots.size)[rows], self.memory.frames[slots])
 
     @property
+    def actions(self) -> NDArray[Any]:  # [n] or [n, D]
+        """The action of each of the n = K·(L+1) slots, as ``states`` numbers them."""
+        return self.transitions.actions.reshape(-1, *self.memory.action_shape)
+
+    @property
     def rewards(self) -> Floats:  # [K, L]
         return self.transitions.rewards[:, :-1]
 

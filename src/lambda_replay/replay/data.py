@@ -37,7 +37,7 @@ class Transitions(NamedTuple):
 
     actions: NDArray[Any]  # meaningless where ``is_step`` is False
     rewards: Floats
-    behaviour_probs: Floats  # 1 where no action was taken
+    behaviour_probs: Floats  # μ(a|s), or log μ(a|s) where actions are vectors; of probability 1 where none was taken
     terminated: Booleans
     is_step: Booleans  # False in an episode's closing slot, where no action was taken, and in the newest one
     columns: Mapping[str, NDArray[Any]]  # a slot's additional values, by name
@@ -84,7 +84,7 @@ class Evaluation(Protocol):
     def is_greedy(self) -> Booleans: ...  # [..., K, L+1]  whether a_t maximises Q(s_t, ·)
 
     def next_values(self, epsilon: float = 0.0) -> Floats:  # [..., K, L]
-        """V(s') under the target policy, which is greedy or ε-greedy."""
+        """V(s') under the target policy: greedy, ε-greedy or, with SAC, the agent's own."""
         ...
 
     def next_baselines(self) -> Floats | None:  # [..., K, L]

@@ -30,7 +30,7 @@ class ReplayMemory:
     A stream's window is its newest ``capacity // num_streams`` slots; ``spare`` more per stream delay overwriting.
     A directory that already holds a memory is rejected unless ``reopen`` is true; ``set_state`` then restores the ring
     positions. Actions are integers or, with an ``action_shape``, float32 vectors, whose ``behaviour_prob`` is the
-    logarithm of a density. ``columns`` are additional values of each step, by name.
+    logarithm of the density, or of the probability. ``columns`` are additional values of each step, by name.
     """
 
     def __init__(
