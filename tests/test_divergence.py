@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,6 +134,25 @@ def test_a_huge_learning_rate_is_noticed_without_a_warning(tmp_path: Path, kind:
     """With our own network, whose acting is done in NumPy, which warns of overflows; here a warning is an error."""
     sentence = diverge(tmp_path / "run", config_of(kind, optimizer={"learning_rate": 1e30}))
     assert "the Q-values are not finite" in sentence
+
+
+@pytest.mark.parametrize("agent", ["sac-lambda", "td3-lambda", "ddpg-lambda", "naf-lambda", "sdqn-lambda"])
+@pytest.mark.parametrize("rate", [1e10, 1e30])
+def test_a_policy_that_its_last_update_ruined_is_noticed_when_it_acts(tmp_path: Path, agent: str, rate: float) -> None:
+    """One update per window: its loss is still finite, and no checkpoint comes between it and the next action."""
+    changes = {"optimizer": {"learning_rate": rate}, "cache": {"updates": 1}, "checkpoint_every": 0}
+    config = override(small_config("Pendulum-v1", agent), changes)
+    sentence = diverge(tmp_path / "run", config)
+    assert re.match(r"at step 1[28]\d the (actions are|Q-values are|loss is) not finite: training diverged; ", sentence)
+    assert is_diverged(tmp_path / "run")
+
+
+@pytest.mark.parametrize("agent", ["sac", "td3"])
+def test_so_is_one_that_is_trained_at_every_step(tmp_path: Path, agent: str) -> None:
+    changes = {"optimizer": {"learning_rate": 1e10}, "polyak": {"train_every": 1, "updates": 1}}
+    config = override(small_config("Pendulum-v1", agent), {**changes, "checkpoint_every": 0})
+    assert "not finite: training diverged" in diverge(tmp_path / "run", config)
+    assert is_diverged(tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", ["burst", "dqn"])

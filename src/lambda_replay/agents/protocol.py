@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lambda_replay.config import AgentConfig, RunConfig
 from lambda_replay.envs import EnvironmentSpec
+from lambda_replay.errors import diverged
 from lambda_replay.randomness import RandomStreams
 from lambda_replay.replay.critic import Critic, QFunction
 from lambda_replay.replay.data import Floats
@@ -32,6 +33,12 @@ class Acted(NamedTuple):
     actions: NDArray[Any]  # [n] integers, or [n, D] floats
     behaviour_probs: Floats  # [n]  μ(a|s), or its logarithm where actions are vectors
     columns: Mapping[str, NDArray[Any]] = MappingProxyType({})  # [n, ...] each: what the memory keeps besides
+
+    def check_finite(self) -> None:
+        """Raise DivergenceError for vectors of a policy whose last update ruined it: no loss has shown that yet."""
+        is_vector = self.actions.dtype.kind == "f"
+        if is_vector and not (np.isfinite(self.actions).all() and np.isfinite(self.behaviour_probs).all()):
+            raise diverged("the actions are")
 
 
 class Work(NamedTuple):

@@ -145,8 +145,9 @@ class Loop:
         return self._agent.describe(self.step)
 
     def _act(self) -> Iterator[GameEnd]:
-        # [streams(, D)], [streams], [streams, ...] each
-        actions, probs, columns = self._agent.act(self._memory.newest_states(), self.step)
+        acted = self._agent.act(self._memory.newest_states(), self.step)
+        acted.check_finite()
+        actions, probs, columns = acted  # [streams(, D)], [streams], [streams, ...] each
         for stream, (action, prob) in enumerate(zip(actions.tolist(), probs.tolist(), strict=True)):
             step = self._step(stream, action)
             store(

@@ -102,6 +102,7 @@ def play_step(
 ) -> Step:
     """One step of a policy, which follows the memory, from its newest state."""
     acted = policy.act(memory.newest_states(), epsilon, rng)
+    acted.check_finite()
     action = acted.actions[0].tolist()
     step = environment.step(action)
     store(memory, 0, action, float(acted.behaviour_probs[0]), step)
