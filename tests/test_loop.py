@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from environments import (
+    Constant,
     Misbehaving,
     Observation,
     Scripted,
@@ -624,6 +625,26 @@ def test_playing_explores_by_its_seed_alone() -> None:
     assert actions(3, 0.5) != actions(4, 0.5)
     assert set(actions(3, 0.0)) == {1}
     assert 0.55 < np.mean(np.array(actions(3, 0.5)) == 1) < 0.78  # 2/3 expected, standard deviation 0.033
+
+
+def test_a_policy_and_its_game_draw_different_numbers_from_one_seed() -> None:
+    """Else an action would be random just where the game's own number is small."""
+    drawn: dict[str, list[float]] = {"game": [], "policy": []}
+
+    class Drawing(Constant):
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            drawn["game"].append(float(self.np_random.random()))
+            return super().step(action)
+
+    class Recording:
+        def act(self, states: NDArray[Any], epsilon: float, rng: np.random.Generator) -> Acted:
+            drawn["policy"].append(float(rng.random()))
+            return Acted(np.zeros(1, dtype=np.int64), np.ones(1))
+
+    environment = GymnasiumEnvironment("object/Drawing", given=Drawing)
+    play(environment, Recording(), history=1, epsilon=0.5, seed=7)  # type: ignore[arg-type]
+    assert len(drawn["policy"]) == len(drawn["game"]) == 10
+    assert not set(drawn["policy"]) & set(drawn["game"])
 
 
 def test_a_block_is_played_over_as_many_games_as_it_takes() -> None:

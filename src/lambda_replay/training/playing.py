@@ -14,6 +14,9 @@ from lambda_replay.errors import EnvironmentFault
 from lambda_replay.replay.memory import ReplayMemory
 
 LARGEST_SEED = 2**31 - 1  # what every environment accepts
+# Separates a policy's random numbers from those of its game, which has the same seed and, with Gymnasium, would draw the
+# very same ones. The value is arbitrary.
+POLICY_STREAM = 0xAC7
 
 
 @contextmanager
@@ -57,7 +60,7 @@ def play(
 
     A game longer than ``max_steps`` is stopped there.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(np.random.SeedSequence([seed, POLICY_STREAM]))
     memory = make_memory(environment, history + 1, history)
     policy = following(policy, memory)
     score, length, ended = 0.0, 0, ""
