@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from value_oracles import assert_literal, valued
 
 import lambda_replay as lr
-from lambda_replay.agents.sdqn_lambda import SequentialCritic, choose_actions
+from lambda_replay.agents.sdqn_lambda import SDQN, SDQNLambdaConfig, SequentialCritic, choose_actions
 from lambda_replay.config import OptimizerConfig
 from lambda_replay.learning.sequential import SequentialLearner, SequentialNetworks, make_module, sequential_gradient
 from lambda_replay.replay.data import Minibatch
@@ -153,6 +153,19 @@ def test_the_best_pair_is_found_though_its_first_number_is_worse_on_average() ->
         assert_allclose(networks.row(state, torch.zeros((1, 2)), 0)[0], table.max(axis=1), atol=0.1)
     best = choose_actions(networks, np.zeros((1, 1, 1), np.float32), 0.0, np.random.default_rng(0)).actions
     assert_array_equal(best, [[CENTRES[1], CENTRES[4]]])
+
+
+def test_dead_units_are_those_of_the_inputs_that_each_network_sees() -> None:
+    """Units that only the action's first number wakes: the first network never sees it, the second does."""
+    networks = make_networks(size=2)
+    with torch.no_grad():
+        networks.module.weights[0].zero_()
+        networks.module.weights[0][:, -1] = 1
+        networks.module.biases[0].fill_(-0.25)
+    method = SDQN(SDQNLambdaConfig(bins=BINS), networks)
+    states, actions = np.zeros((10, 1, 3), dtype=np.float32), np.ones((10, 2), dtype=np.float32)
+    batch = Minibatch(states, actions, np.zeros(10, dtype=np.float32), np.arange(10))
+    assert method.describe(batch)["dead_share_1"] == 1 / 2
 
 
 def test_weights_are_copied_saved_and_refused_if_they_belong_to_others() -> None:

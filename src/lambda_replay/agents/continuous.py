@@ -200,7 +200,10 @@ def describe_critics(networks: ActorCritic, batch: Minibatch) -> Metrics:
 
 
 def describe_ensemble(module: Ensemble, inputs: Tensor) -> Metrics:
-    """The share of dead units in each hidden layer, zero for all inputs [n, inputs], and the norm of the weights."""
+    """The share of dead units in each hidden layer, zero for all inputs [n, inputs], and the norm of the weights.
+
+    Inputs [N, n, inputs] are each network's own.
+    """
     with torch.no_grad():
         layers = [layer.transpose(0, 1).flatten(1) for layer in module.hidden_layers(inputs)]  # [n, N·units] each
         return describe_layers(layers, module)

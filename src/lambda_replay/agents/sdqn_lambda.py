@@ -128,10 +128,10 @@ class SDQN:
         return self._learner.train(minibatches), {}
 
     def describe(self, batch: Minibatch) -> Metrics:
-        """With the whole action as the input of every network."""
         networks = self._networks
         states, actions = networks.states(batch.states), networks.tensor(batch.actions)
-        return describe_ensemble(networks.module, networks.inputs(states, actions, networks.action_size - 1))
+        seen = [networks.inputs(states, actions, number) for number in range(networks.action_size)]
+        return describe_ensemble(networks.module, torch.stack(seen))
 
     def get_tensors(self) -> dict[str, Tensors]:
         return {"weights": self._networks.weights(), "optimizer": self._learner.optimizer_state()}

@@ -49,7 +49,7 @@ class Ensemble(nn.Module):
     def num_outputs(self) -> int:
         return int(self.weights[-1].shape[2])
 
-    def hidden_layers(self, inputs: Tensor) -> list[Tensor]:  # [n, inputs] -> [N, n, units] each
+    def hidden_layers(self, inputs: Tensor) -> list[Tensor]:  # [n, inputs], or [N, n, inputs] -> [N, n, units] each
         layers: list[Tensor] = []
         for number in range(len(self.weights) - 1):
             outputs = self._layer(number, layers[-1] if layers else inputs)

@@ -14,8 +14,8 @@ from lambda_replay.errors import EnvironmentFault
 from lambda_replay.replay.memory import ReplayMemory
 
 LARGEST_SEED = 2**31 - 1  # what every environment accepts
-# Separates a policy's random numbers from those of its game, which has the same seed and, with Gymnasium, would draw the
-# very same ones. The value is arbitrary.
+# Separates a policy's random numbers from those of its game: Gymnasium's would be the very same ones, as both have the
+# same seed. The value is arbitrary.
 POLICY_STREAM = 0xAC7
 
 
