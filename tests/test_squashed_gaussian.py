@@ -84,6 +84,31 @@ def test_the_gradient_is_autograd_s(seed: int, scale: float) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "std", "ratio"),
+    [
+        # Φ((12.5 − 9.0109)/0.5) / Φ((12 − 9.0109)/0.5) = 1: both policies nearly always play 1
+        (12.0, 12.5, 0.5, 1.0),
+        # Φ(11 − 9.0109) / Φ(10 − 9.0109) = 0.97665 / 0.83870
+        (10.0, 11.0, 1.0, 1.16449),
+        # the same on the other side
+        (-10.0, -11.0, 1.0, 1.16449),
+    ],
+)
+def test_an_action_rounded_to_one_has_a_probability(before: float, after: float, std: float, ratio: float) -> None:
+    """The normal's density where tanh still tells numbers apart would make these ratios 8e-4, 0.16 and 0.16."""
+    action = tensors([math.copysign(1, before)])
+    old, new = (log_densities(tensors([mean, math.log(std)]), action) for mean in (before, after))
+    assert_allclose((new - old).exp(), [ratio], rtol=1e-4)
+
+
+def test_the_probability_of_one_is_how_often_it_is_drawn() -> None:
+    noise = torch.from_numpy(np.random.default_rng(0).normal(size=(100_000, 1)).astype(np.float32))
+    actions = sample(tensors([9.5, 0.0]).expand(100_000, 2), noise).actions
+    probability = float(log_densities(tensors([9.5, 0.0]), tensors([1.0])).exp())
+    assert float((actions == 1).float().mean()) == pytest.approx(probability, abs=0.01)  # standard deviation 0.0015
+
+
 # --- property ---------------------------------------------------------------------------------------------------------
 
 

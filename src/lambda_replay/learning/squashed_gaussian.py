@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 LOG_STD_RANGE = (-20.0, 2.0)  # of log σ, which is clipped to it; Haarnoja et al. 2018, released code
-LARGEST_ACTION = 1 - 2**-24  # float32; tanh rounds to 1 above |u| ≈ 9, where log(1 − a²) would be infinite
+LARGEST_ACTION = 1 - 2**-24  # the largest float32 below 1
+EDGE = math.atanh(1 - 2**-25)  # about 9; beyond ±EDGE, tanh(u) rounds to ±1 in float32
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -54,10 +55,16 @@ def output_gradient(sampled: Sampled, of_actions: Tensor, of_log_probs: Tensor) 
 
 
 def log_densities(outputs: Tensor, actions: Tensor) -> Tensor:
-    """log π(a|s) [n] of given actions [n, D]; those that tanh rounded to ±1 count as the nearest number inside."""
+    """log π(a|s) [n] of given actions [n, D].
+
+    A number that tanh rounded to ±1 has no density but a probability: that of |u| > EDGE on its side.
+    """
     means, log_stds = outputs.chunk(2, dim=-1)
     clipped = log_stds.clamp(*LOG_STD_RANGE)
+    precision = (-clipped).exp()  # 1/σ
     inside = actions.clamp(-LARGEST_ACTION, LARGEST_ACTION)
-    noise = (inside.atanh() - means) * (-clipped).exp()
+    noise = (inside.atanh() - means) * precision
     of_squashing = torch.log1p(-inside) + torch.log1p(inside)
-    return -(0.5 * noise.square() + clipped + of_squashing + HALF_LOG_TWO_PI).sum(dim=-1)
+    densities = -(0.5 * noise.square() + clipped + of_squashing + HALF_LOG_TWO_PI)
+    probabilities = torch.special.log_ndtr((actions.sign() * means - EDGE) * precision)
+    return torch.where(actions.abs() > LARGEST_ACTION, probabilities, densities).sum(dim=-1)
