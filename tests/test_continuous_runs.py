@@ -344,11 +344,60 @@ def test_a_baseline_takes_n_step_returns_only(agent: str) -> None:
         ("naf-lambda", {"noise": {"std": 3.0}}, "noise.std is 3.0; give a number from 0 to 2."),
         ("sdqn-lambda", {"bins": 1}, "bins is 1; give a number from 2 to 10000."),
         ("sdqn-lambda", {"noise": {"epsilon": 1.5}}, "noise.epsilon is 1.5; give a number from 0 to 1."),
+        ("sdqn-lambda", {"bins": 10**18}, "bins is 1000000000000000000; give a number up to 1000000000000000."),
+        (
+            "td3-lambda",
+            {"policy_every": 10**18},
+            "policy_every is 1000000000000000000; give a number up to 1000000000000000.",
+        ),
+        ("td3", {"policy_every": 10**18}, "policy_every is 1000000000000000000; give a number up to 1000000000000000."),
+        (
+            "sac-lambda",
+            {"network": {"hidden": (10**9,)}},
+            "network.hidden is (1000000000); give widths from 1 to 1000000.",
+        ),
+        ("sac-lambda", {"entropy": {"alpha": 1e-50}}, "entropy.alpha is 1e-50; give a number from 1e-30 to 1e+30."),
+        ("sac", {"entropy": {"start": 0.0}}, "entropy.start is 0.0; give a number from 1e-30 to 1e+30."),
+        (
+            "sac",
+            {"entropy": {"alpha": 0.2, "target": -2.0}},
+            "entropy.target (-2.0) is what a learned α aims at, but entropy.alpha (0.2) fixes it; leave one out.",
+        ),
     ],
 )
 def test_settings_out_of_range_are_refused(agent: str, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         override(make_config("Pendulum-v1", agent=agent), changes)
+
+
+@pytest.mark.parametrize("agent", ["sac-lambda", "sac"])
+def test_an_entropy_that_no_policy_reaches_is_refused(agent: str) -> None:
+    """The uniform distribution has the most: log 2 for each number between −1 and 1. α would rise for ever."""
+    config = make_config("Pendulum-v1", agent=agent)
+    check, spec = agent_kind(agent).check, make_environment(config).spec
+    check(override(config, {"entropy": {"target": 0.69}}), spec, None)
+    sentence = (
+        "entropy.target is 0.7, but the entropy of actions of size 1 between −1 and 1 stays below 0.69; give less."
+    )
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        check(override(config, {"entropy": {"target": 0.7}}), spec, None)
+
+
+def greedy_returns(block: Any) -> Any:
+    """A user's estimator for discrete actions."""
+    return block.rewards + block.discounts * block.q_values.max(axis=-1)[..., 1:]
+
+
+@pytest.mark.parametrize("agent", CACHED)
+def test_an_estimator_of_one_s_own_that_needs_a_row_of_q_values_is_refused(agent: str) -> None:
+    spelling = "test_continuous_runs:greedy_returns"
+    config = make_config("Pendulum-v1", agent=agent)
+    sentence = (
+        f"agent {agent} cannot use {spelling}: it reads q_values, which is not known here; let it use next_values() "
+        "and action_values."
+    )
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        agent_kind(agent).estimator(override(config, {"estimator": spelling}))
 
 
 @pytest.mark.parametrize("agent", AGENTS)

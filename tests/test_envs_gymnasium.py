@@ -75,6 +75,8 @@ SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "Text-v0": (spaces.Text(5), spaces.Discrete(2)),
     "Sequence-v0": (spaces.Sequence(spaces.Discrete(3)), spaces.Discrete(2)),
     "Graph-v0": (spaces.Graph(VECTOR, None), spaces.Discrete(2)),
+    "Empty-v0": (spaces.Box(-1, 1, shape=(0,)), spaces.Discrete(2)),
+    "EmptyDict-v0": (spaces.Dict({}), spaces.Discrete(2)),
     "Letter-v0": (spaces.Dict({"a": VECTOR, "b": spaces.Tuple([spaces.Text(5)])}), spaces.Discrete(2)),
 }
 
@@ -297,6 +299,8 @@ def test_environments_without_pictures_say_so() -> None:
         ("Text-v0", "Text-v0 has Text observations, but Text cannot become a vector"),
         ("Sequence-v0", "Sequence-v0 has Sequence observations"),
         ("Graph-v0", "Graph-v0 has Graph observations"),
+        ("Empty-v0", "Empty-v0 has observations without any numbers (Box([], [], (0,), float32)); register a wrapper"),
+        ("EmptyDict-v0", "EmptyDict-v0 has observations without any numbers (Dict()); register a wrapper"),
         ("Letter-v0", "Letter-v0 has Dict observations, but Text cannot become a vector"),
     ],
 )

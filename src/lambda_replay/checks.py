@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from lambda_replay.errors import ConfigError
 
+LARGEST_WIDTH = 10**6  # units per hidden layer; torch can still hold the product of two widths
 LARGEST_NUMBER = 10**15  # for any count or size; floating point represents all of these exactly
 LARGEST_RUN_SEED = 2**128 - 1  # 128 bits, as NumPy recommends
 
@@ -40,3 +42,10 @@ def require_fraction(prefix: str, owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
         require(0 <= value <= 1, f"{prefix}{name} is {value}; give a number from 0 to 1.", f"{prefix}{name}")
+
+
+def require_widths(hidden: Sequence[int]) -> None:
+    """Reject the units of the hidden layers in ``network.hidden`` that no network can have."""
+    if not all(0 < width <= LARGEST_WIDTH for width in hidden):
+        widths = ", ".join(map(shown, hidden))
+        raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.", "network.hidden")

@@ -19,9 +19,9 @@ from lambda_replay.checks import (
     require_fraction,
     require_positive,
     require_reasonable,
+    require_widths,
     shown,
 )
-from lambda_replay.errors import ConfigError
 
 Schedule = Literal["burst", "concurrent"]
 Sampling = Literal["independent", "systematic"]
@@ -29,7 +29,6 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 RESERVED = ("id", "render_mode", "disable_env_checker")  # arguments of gymnasium.make that users cannot set
 OBJECT = "object/"  # begins the name of what was given as a Python object and cannot be found by any name
 MAX_THREADS = 1024  # more than any machine's cores; far more would crash the process
-LARGEST_WIDTH = 10**6  # units per hidden layer; torch can still hold the product of two widths
 SMALLEST_SCALE, LARGEST_SCALE = 0.0625, 16  # of the networks' widths: one filter of 16, and 2,048 units of 128
 
 
@@ -171,9 +170,7 @@ class NetworkConfig:
             f"network.width is {self.width}; give a number from {SMALLEST_SCALE} to {LARGEST_SCALE}.",
             "network.width",
         )
-        if not all(0 < width <= LARGEST_WIDTH for width in self.hidden):
-            widths = ", ".join(map(shown, self.hidden))
-            raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.", "network.hidden")
+        require_widths(self.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lambda_replay.agents.cached import FLOAT_BYTES, cache_needs, check_room_for_blocks, shortest_start, shrink_cache
-from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, MakeAgent, Policy, Probe, Tensors
+from lambda_replay.agents.protocol import Acted, AgentKind, AgentNeeds, CheckRun, MakeAgent, Policy, Probe, Tensors
 from lambda_replay.agents.q_learning import LEARNER_COPIES, PROBE_LEARNING_RATE
-from lambda_replay.checks import require
-from lambda_replay.config import LARGEST_WIDTH, CacheConfig, OptimizerConfig, RunConfig
+from lambda_replay.checks import require, require_widths
+from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.errors import ConfigError, diverged
 from lambda_replay.learning.actor_critic import ActorCritic, make_ensembles
@@ -29,11 +29,11 @@ from lambda_replay.replay.critic import Promoted
 from lambda_replay.replay.data import Floats, Integers, Minibatch, ValueBlock
 from lambda_replay.replay.diagnostics import Metrics, describe_samples
 from lambda_replay.replay.estimator_names import parse_estimator
-from lambda_replay.replay.estimators import Estimator, ExpectedSarsa, QStar
+from lambda_replay.replay.estimators import Estimator, ExpectedSarsa, QStar, check_fits
 
 Minimum = Literal["step", "return"]
 MOST_CRITICS = 2
-WORKED_ON = 4  # copies of the hidden layers while a minibatch is trained on: outputs and gradients, policy and critics
+WORKED_ON = 4  # copies of the layers while a minibatch is trained on: outputs and gradients, policy and critics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,7 @@ class ActorCriticConfig:
     layer_norm: bool = True  # normalise the critics' hidden layers before their ReLU (Ba et al. 2016)
 
     def __post_init__(self) -> None:
-        require(
-            all(0 < width <= LARGEST_WIDTH for width in self.hidden),
-            f"network.hidden is {self.hidden}; give widths from 1 to {LARGEST_WIDTH}.",
-            "network.hidden",
-        )
+        require_widths(self.hidden)
 
 
 def frequent_cache() -> CacheConfig:
@@ -132,7 +128,7 @@ def parse_value_estimator(run: RunConfig, *, has_densities: bool) -> Estimator:
         reason = "it contracts only for λ close to 0, so it is not offered for continuous actions; use peng."
     else:
         try:
-            estimator(_smallest_block(has_densities=has_densities))
+            check_fits(estimator, _smallest_block(has_densities=has_densities))
         except ConfigError as error:
             reason = str(error)
     if reason:
@@ -254,7 +250,7 @@ def network_needs(run: RunConfig, spec: EnvironmentSpec, make_modules: MakeModul
         modules = make_modules(run, spec)
     weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
     widths = f"network.hidden ({', '.join(map(str, hidden))})"
-    numbers = inputs + WORKED_ON * max(module.count for module in modules) * sum(hidden)
+    numbers = inputs + WORKED_ON * max(module.count * (sum(hidden) + module.num_outputs) for module in modules)
     return [
         (weights * FLOAT_BYTES * LEARNER_COPIES, widths),
         (batch_size * FLOAT_BYTES * numbers, f"optimizer.batch_size ({batch_size})"),
@@ -276,6 +272,7 @@ def continuous_kind(
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy],
     modules: MakeModules,
     has_densities: bool,
+    check: CheckRun = check_continuous,
 ) -> AgentKind:
     """An entry for the table of agents, given only what is specific to this agent."""
 
@@ -290,7 +287,7 @@ def continuous_kind(
         make=make,
         load=load,
         actions="Box",
-        check=check_continuous,
+        check=check,
         estimator=lambda run: parse_value_estimator(run, has_densities=has_densities),
         needs=lambda run, spec, module: cached_needs(run, spec, modules),
         shortest_start=shortest_start,

@@ -27,11 +27,12 @@ def parse_n_step(run: RunConfig) -> NStep:
             "estimator",
             "agent",
         )
-    needed = (estimator.n + run.memory.history) * run.envs
-    if min(run.memory.start, run.memory.capacity) < needed:
+    steps = (estimator.n + run.memory.history) * run.envs
+    slots = steps + run.envs  # of two neighbours, at least one is a step to start at: no two slots in a row are closing
+    if run.memory.start < steps or run.memory.capacity < slots:
         raise ConfigError(
-            f"memory.start ({run.memory.start}) and memory.capacity ({run.memory.capacity}) must hold "
-            f"{needed} steps for {run.estimator}; raise them or lower n.",
+            f"memory.start ({run.memory.start}) must be at least {steps} and memory.capacity ({run.memory.capacity}) "
+            f"at least {slots} for {run.estimator}; raise them or lower n.",
             "memory.start",
             "memory.capacity",
             "estimator",

@@ -23,6 +23,7 @@ from lambda_replay.replay.estimators import Estimator
 from lambda_replay.replay.memory import ReplayMemory
 from lambda_replay.replay.storage import Columns
 
+CheckRun = Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None]
 KeepsGoing = Callable[[], bool]  # called before every gradient step; False: stop
 Tensors = dict[str, Tensor]
 
@@ -158,7 +159,7 @@ class AgentKind:
     needs_goals: bool = False  # whether observations must hold goals
     sees_reward: Callable[[RunConfig], bool] = lambda run: False  # whether it acts on the last reward too
     # Rejects, before anything is written, what ``make`` or the first step would reject.
-    check: Callable[[RunConfig, EnvironmentSpec, nn.Module | None], None] = lambda run, spec, module: None
+    check: CheckRun = lambda run, spec, module: None
     # The values that its actions bring into the memory, ``Acted.columns``.
     columns: Callable[[RunConfig, EnvironmentSpec], Columns] = lambda run, spec: {}
     estimator: Callable[[RunConfig], Estimator] = lambda run: parse_estimator(run.estimator)

@@ -15,7 +15,7 @@ from lambda_replay.agents.continuous import (
     make_networks,
     modules_of,
 )
-from lambda_replay.agents.sac_lambda import SAC, SHAPE, EntropyConfig, SoftOrNot, load
+from lambda_replay.agents.sac_lambda import SAC, SHAPE, EntropyConfig, SoftOrNot, check, load
 from lambda_replay.agents.target_actor_critic import Bootstrap, PolyakConfig, TargetActorCritic, baseline_kind
 from lambda_replay.config import OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
@@ -104,4 +104,5 @@ KIND = baseline_kind(
     make=make,
     load=load,
     modules=modules_of(SHAPE),
+    check=check,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -18,6 +19,7 @@ from lambda_replay.agents.continuous import (
     Minimum,
     Shape,
     check_cached,
+    check_continuous,
     continuous_kind,
     describe_critics,
     fast_optimizer,
@@ -29,7 +31,7 @@ from lambda_replay.agents.continuous import (
     parse_value_estimator,
 )
 from lambda_replay.agents.protocol import Acted, Tensors
-from lambda_replay.checks import require, require_positive
+from lambda_replay.checks import require
 from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.actor_critic import ActorCritic
@@ -44,6 +46,7 @@ from lambda_replay.replay.memory import ReplayMemory
 
 SoftOrNot = Literal["soft", "nonsoft"]
 SHAPE = Shape(policy_outputs=2, num_critics=2)  # μ and log σ
+SMALLEST_ALPHA, LARGEST_ALPHA = 1e-30, 1e30  # float32 can hold them
 LARGEST_LOG_RATIO = 20.0  # of π(a|s)/μ(a|s); beyond it, float32 might overflow
 
 
@@ -56,12 +59,32 @@ class EntropyConfig:
     target: float | None = None  # entropy in nats that a learned α aims at; None: minus the numbers in an action
 
     def __post_init__(self) -> None:
-        require_positive("entropy.", self, "start")
-        if self.alpha is not None:
-            require_positive("entropy.", self, "alpha")
+        for name, value in (("start", self.start), ("alpha", 1.0 if self.alpha is None else self.alpha)):
+            require(
+                SMALLEST_ALPHA <= value <= LARGEST_ALPHA,
+                f"entropy.{name} is {value}; give a number from {SMALLEST_ALPHA} to {LARGEST_ALPHA}.",
+                f"entropy.{name}",
+            )
         require(
-            self.target is None or np.isfinite(self.target),
+            self.target is None or math.isfinite(self.target),
             f"entropy.target is {self.target}; give a finite number.",
+            "entropy.target",
+        )
+        require(
+            self.target is None or self.alpha is None,
+            f"entropy.target ({self.target}) is what a learned α aims at, but entropy.alpha ({self.alpha}) fixes it; "
+            "leave one out.",
+            "entropy.target",
+            "entropy.alpha",
+        )
+
+    def check(self, action_size: int) -> None:
+        """Reject a target that no policy reaches: no distribution on (−1, 1) has more entropy than the uniform one."""
+        largest = action_size * math.log(2)
+        require(
+            self.target is None or self.target < largest,
+            f"entropy.target is {self.target}, but the entropy of actions of size {action_size} between −1 and 1 stays "
+            f"below {largest:.2f}; give less.",
             "entropy.target",
         )
 
@@ -253,6 +276,12 @@ def load(run: RunConfig, spec: EnvironmentSpec, weights: Tensors) -> SoftPolicy:
     return SoftPolicy(networks, critic, spec.action_shape[0])
 
 
+def check(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | None) -> None:
+    config: Any = run.algorithm
+    check_continuous(run, spec, module)
+    config.entropy.check(spec.action_shape[0])
+
+
 KIND = continuous_kind(
     summary="soft actor-critic with cached λ-returns, for continuous actions",
     config=SACLambdaConfig,
@@ -260,4 +289,5 @@ KIND = continuous_kind(
     load=load,
     modules=modules_of(SHAPE),
     has_densities=True,
+    check=check,
 )

@@ -24,7 +24,7 @@ from lambda_replay.agents.continuous import (
     parse_value_estimator,
 )
 from lambda_replay.agents.protocol import Acted, Tensors
-from lambda_replay.checks import require, require_fraction
+from lambda_replay.checks import require, require_fraction, require_reasonable
 from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.critic_training import CriticSummary
@@ -61,6 +61,7 @@ class SDQNLambdaConfig:
     network: ActorCriticConfig = field(default_factory=ActorCriticConfig)
 
     def __post_init__(self) -> None:
+        require_reasonable("", self)
         require(2 <= self.bins <= MOST_BINS, f"bins is {self.bins}; give a number from 2 to {MOST_BINS}.", "bins")
 
     @property

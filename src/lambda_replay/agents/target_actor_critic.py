@@ -26,6 +26,7 @@ from lambda_replay.agents.protocol import (
     Acted,
     AgentKind,
     AgentNeeds,
+    CheckRun,
     KeepsGoing,
     MakeAgent,
     Policy,
@@ -215,6 +216,7 @@ def baseline_kind(
     make: MakeAgent,
     load: Callable[[RunConfig, EnvironmentSpec, Tensors], Policy],
     modules: MakeModules,
+    check: CheckRun = check_continuous,
 ) -> AgentKind:
     """An entry for the table of agents, given only what is specific to this agent."""
     return AgentKind(
@@ -224,7 +226,7 @@ def baseline_kind(
         make=make,
         load=load,
         actions="Box",
-        check=check_continuous,
+        check=check,
         estimator=parse_n_step,
         needs=lambda run, spec, module: needs(run, spec, modules),
         shortest_start=shortest_start,

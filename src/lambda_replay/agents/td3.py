@@ -26,7 +26,7 @@ from lambda_replay.agents.deterministic import (
 from lambda_replay.agents.protocol import Tensors
 from lambda_replay.agents.target_actor_critic import Bootstrap, PolyakConfig, TargetActorCritic, baseline_kind
 from lambda_replay.agents.td3_lambda import SHAPE, SmoothingConfig
-from lambda_replay.checks import require_positive
+from lambda_replay.checks import require_positive, require_reasonable
 from lambda_replay.config import OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.actor_critic import ActorCritic
@@ -48,6 +48,7 @@ class TD3Config:
     network: ActorCriticConfig = field(default_factory=ActorCriticConfig)
 
     def __post_init__(self) -> None:
+        require_reasonable("", self)
         require_positive("", self, "policy_every")
 
     @property

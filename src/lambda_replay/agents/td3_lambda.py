@@ -30,7 +30,7 @@ from lambda_replay.agents.deterministic import (
     require_noise,
 )
 from lambda_replay.agents.protocol import Tensors
-from lambda_replay.checks import require_positive
+from lambda_replay.checks import require_positive, require_reasonable
 from lambda_replay.config import CacheConfig, OptimizerConfig, RunConfig, Schedule
 from lambda_replay.envs import EnvironmentSpec
 from lambda_replay.learning.actor_critic import SMALL_OUTPUTS, ActorCritic
@@ -65,6 +65,7 @@ class TD3LambdaConfig:
     network: ActorCriticConfig = field(default_factory=ActorCriticConfig)
 
     def __post_init__(self) -> None:
+        require_reasonable("", self)
         require_positive("", self, "policy_every")
 
     @property

@@ -17,7 +17,7 @@ from lambda_replay.randomness import make_streams
 from lambda_replay.replay.critic import as_critic, promote_slots
 from lambda_replay.replay.data import Evaluation
 from lambda_replay.replay.estimator_names import parse_estimator
-from lambda_replay.replay.estimators import Estimator
+from lambda_replay.replay.estimators import Estimator, check_fits
 from lambda_replay.rundir.directory import read_config
 from lambda_replay.training.playing import play_block
 from lambda_replay.training.policy import load_policy
@@ -77,7 +77,7 @@ def run(arguments: list[str]) -> int:
 def _fits(evaluation: Evaluation, estimator: Estimator) -> bool:
     """Whether the run's critic knows what an estimator needs; a row of Q-values tells it all."""
     try:
-        estimator(evaluation)
+        check_fits(estimator, evaluation)
     except ConfigError:
         return False
     return True

@@ -17,17 +17,23 @@ NUMERIC = (Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)  # an
 
 def stored_form(env: str, space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype in which the space's observations are stored; ConfigError for a space that does not fit."""
-    if _is_array(space):
-        # uint8 (pixels, memory bytes) and bool planes stay as they are; everything else becomes float32.
-        is_kept = space.dtype == np.uint8 or (space.dtype == np.bool_ and len(space.shape) >= 2)
-        return tuple(int(length) for length in space.shape), np.dtype(space.dtype if is_kept else np.float32)
     strange = next((part for part in _parts(space) if not isinstance(part, NUMERIC)), None)
     if strange is not None:
         raise ConfigError(
             f"{env} has {type(space).__name__} observations, but {type(strange).__name__} cannot become a vector "
             "of numbers; choose another environment, or register a wrapper that returns a Box."
         )
-    return (spaces.flatdim(space),), np.dtype(np.float32)
+    size = spaces.flatdim(space)
+    if size == 0:
+        raise ConfigError(
+            f"{env} has observations without any numbers ({space}); register a wrapper that returns at least one, "
+            "which may always be 0."
+        )
+    if _is_array(space):
+        # uint8 (pixels, memory bytes) and bool planes stay as they are; everything else becomes float32.
+        is_kept = space.dtype == np.uint8 or (space.dtype == np.bool_ and len(space.shape) >= 2)
+        return tuple(int(length) for length in space.shape), np.dtype(space.dtype if is_kept else np.float32)
+    return (size,), np.dtype(np.float32)
 
 
 def stored_observation(env: str, space: Space[Any], observation: Any, dtype: np.dtype[Any]) -> Observation:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from lambda_replay.errors import ConfigError
 from lambda_replay.replay.data import Evaluation, Explanation, Floats
 from lambda_replay.replay.returns import backward_returns, nstep_returns
 
@@ -23,6 +24,18 @@ class Estimator(Protocol):
     """Anything that turns blocks into returns [..., K, L]."""
 
     def __call__(self, block: Evaluation) -> Floats: ...
+
+
+def check_fits(estimator: Estimator, block: Evaluation) -> None:
+    """Reject an estimator that asks for what this block's critic does not know, by trying it."""
+    try:
+        estimator(block)
+    except AttributeError as error:  # a user's own, written for a Block
+        if error.obj is not block:
+            raise
+        raise ConfigError(
+            f"it reads {error.name}, which is not known here; let it use next_values() and action_values."
+        ) from error
 
 
 def explain(estimator: Estimator, block: Evaluation) -> Explanation:

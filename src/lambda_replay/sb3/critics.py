@@ -18,7 +18,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.critic import CHUNK_SIZE, Critic, Promoted, QCritic
 from lambda_replay.replay.data import Block, Floats, ValueBlock
-from lambda_replay.replay.estimators import Estimator
+from lambda_replay.replay.estimators import Estimator, check_fits
 from lambda_replay.sb3.settings import Minimum
 
 Tensors = Any  # observations as Stable-Baselines3's networks take them: a tensor, or a dict of tensors
@@ -138,9 +138,9 @@ def check_estimator(estimator: Estimator, model: OffPolicyAlgorithm) -> None:
     if isinstance(model, DQN):
         assert isinstance(model.action_space, spaces.Discrete)
         q_values = np.zeros((1, 2, int(model.action_space.n)), np.float32)
-        estimator(Block(zero, zero, q_values, zeros.astype(np.int32), zeros + 1, ends))
+        check_fits(estimator, Block(zero, zero, q_values, zeros.astype(np.int32), zeros + 1, ends))
     else:
-        estimator(ValueBlock(zero, zero, zeros, zeros, ends, baselines=zeros))
+        check_fits(estimator, ValueBlock(zero, zero, zeros, zeros, ends, baselines=zeros))
 
 
 def ignores_next_states(model: OffPolicyAlgorithm) -> bool:
