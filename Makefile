@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt
 		{ rm -f $(BEGUN); tail -n 20 $(LOG); echo "The set-up failed; run make clean to start over."; exit 1; } >&2
 	@mv $(BEGUN) $@ && touch $@
 
-demo: setup ## train DQN(λ) on MinAtar Breakout for a few minutes; writes a learning curve and an animation
+demo: setup ## train DQN(λ) on MinAtar Breakout for about a minute; writes a learning curve and an animation
 	@out=$(DEMO_OUT); number=1; \
 	while [ -e "$$out" ]; do number=$$((number + 1)); out=$(DEMO_OUT)-$$number; done; \
 	[ "$$out" = $(DEMO_OUT) ] || echo "$(DEMO_OUT) already exists, so this run goes to $$out."; \
