@@ -51,14 +51,22 @@ def make_tables() -> str:
     lines = [f"| game | {' | '.join(ARMS.values())} | DQN after 5,000,000 frames (Young & Tian 2019) |"]
     lines.append(f"|---|{'---|' * (len(ARMS) + 1)}")
     for environment in environments:
-        scores = {arm: final_scores(runs, environment, arm) for arm in ARMS}
-        best = max(scores, key=lambda arm: float(np.mean(scores[arm])))
-        cells = [f"**{mean(scores[arm])}**" if arm == best else mean(scores[arm]) for arm in ARMS]
         published = next(row["threshold"] for row in runs if row["environment"] == environment)
-        lines.append(f"| {game(environment)} | {' | '.join(cells)} | {published} |")
+        lines.append(f"{_means(runs, environment, 'final_score')} {published} |")
+    if all(row.get("greedy_score") for row in runs):
+        lines += ["", f"| greedy games after training | {' | '.join(ARMS.values())} |", f"|---|{'---|' * len(ARMS)}"]
+        lines += [_means(runs, environment, "greedy_score") for environment in environments]
     done = f"All {len(every)} runs are" if len(runs) == len(every) else f"{len(runs)} of {len(every)} runs are"
     lines += ["", *_by_seed(runs, environments), "", *_comparisons(), "", f"{done} done."]
     return "\n".join(lines) + "\n"
+
+
+def _means(runs: list[Row], environment: str, column: str) -> str:
+    """A game's row with the mean of each arm; the highest is bold."""
+    scores = {arm: [float(row[column]) for row in of_arm(runs, environment, arm)] for arm in ARMS}
+    best = max(scores, key=lambda arm: float(np.mean(scores[arm])))
+    cells = [f"**{mean(scores[arm])}**" if arm == best else mean(scores[arm]) for arm in ARMS]
+    return f"| {game(environment)} | {' | '.join(cells)} |"
 
 
 def _by_seed(runs: list[Row], environments: list[str]) -> list[str]:
@@ -85,10 +93,6 @@ def _comparisons() -> list[str]:
 
 def of_arm(runs: list[Row], environment: str, arm: str) -> list[Row]:
     return [row for row in runs if (row["environment"], row["arm"]) == (environment, arm)]
-
-
-def final_scores(runs: list[Row], environment: str, arm: str) -> list[float]:
-    return [float(row["final_score"]) for row in of_arm(runs, environment, arm)]
 
 
 def mean(scores: list[float]) -> str:

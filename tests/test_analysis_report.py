@@ -172,6 +172,37 @@ def test_one_seed_says_nothing_about_chance(tmp_path: Path) -> None:
     assert "±" not in sentence
 
 
+def test_greedy_games_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """Only the last evaluation of a finished run counts; without evaluations there is no such table."""
+    study = make_study(tmp_path, environments=2, seeds=3, states={("minatar/breakout", "peng-0.75", 2): "running"})
+    assert "Greedy games" not in render(summarise(study))
+    for run in study.runs:
+        score = {"dqn-3step": 10.0, "peng-0.75": 30.0}.get(run.arm)
+        if score is not None and run.environment == "minatar/breakout":
+            rows = [{"step": step, "score_mean": score + run.seed + step - STEPS} for step in (STEPS - 50, STEPS)]
+            (run.path / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    breakout, other = (summary := summarise(study)).environments
+    assert breakout.best_greedy is breakout.arm("peng-0.75")
+    assert other.best_greedy is None
+    assert (breakout.arm("dqn-3step").greedy.value, breakout.arm("peng-0.75").greedy.value) == (11.0, 30.5)
+    comparison = breakout.arm("peng-0.75").greedy_comparison
+    assert comparison is not None
+    assert comparison.difference.value == 19.5
+    table = render(summary).partition('aria-label="Greedy games"')[2].partition("</table>")[0]
+    assert "<td><b>30.50 ± 0.50</b>" in table
+    assert "<td>11.00 ± 0.58" in table
+    assert table.count("–") == 2 * len(ARMS) - 2
+    write_report(study, tmp_path / "report.html")
+    with (tmp_path / "figures" / "runs.csv").open() as file:
+        shown = {(row["environment"], row["arm"], row["seed"]): row["greedy_score"] for row in csv.DictReader(file)}
+    assert shown["minatar/breakout", "dqn-3step", "1"] == "11"
+    assert shown["minatar/space_invaders", "dqn-3step", "1"] == ""
+    path = study.runs_of("minatar/breakout", "dqn-3step")[0].path / "evaluations.jsonl"
+    path.write_text('{"step": 1}\n')
+    with pytest.raises(ConfigError, match=r"evaluations.jsonl is damaged \(its last line has no score_mean\)"):
+        summarise(study)
+
+
 # The files.
 
 

@@ -7,6 +7,7 @@ incomplete and is left out.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,7 @@ class Run:
     provenance: Mapping[str, Any]
     episodes: Episodes
     timing: Timing
+    greedy_score: float = math.nan  # mean score of the last evaluation; NaN without any
     warnings: tuple[str, ...] = ()  # that hold at its end, or now
 
 
@@ -102,6 +104,7 @@ def read_run(record: RunRecord) -> Run:
         provenance=read_object(record.path / "provenance.json"),
         episodes=read_episodes(record.path / "episodes.csv"),
         timing=read_timing(record.path / "timing.jsonl"),
+        greedy_score=read_greedy_score(record.path / "evaluations.jsonl"),
         warnings=tuple(warning.sentence for warning in warnings),
     )
 
@@ -142,6 +145,15 @@ def read_timing(path: Path) -> Timing:
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
     return Timing(np.array(steps, dtype=np.int64), np.array(seconds, dtype=np.float64))
+
+
+def read_greedy_score(path: Path) -> float:
+    """The mean score of the last complete line of an evaluations.jsonl; NaN if there is none."""
+    rows = read_lines(path)
+    try:
+        return float(rows[-1]["score_mean"]) if rows else math.nan
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is damaged (its last line has no score_mean); repeat the run.") from error
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -48,6 +48,7 @@ class RunSummary:
     num_episodes: int
     is_whole: bool  # whether its log of episodes starts with the first one
     final_score: float  # last 100 episodes so far
+    greedy_score: float  # of the last evaluation; NaN without any
     area: float  # mean height of the curve; NaN until the run has finished
     to_threshold: Mapping[Axis, float]  # NaN if it has not reached it
     curves: Mapping[Axis, Floats]  # [G] each
@@ -72,8 +73,10 @@ class ArmSummary:
     runs: tuple[RunSummary, ...]
     final_scores: Floats  # [finished runs]
     final: Mean
+    greedy: Mean  # of the last evaluations of finished runs; NaN without any
     area: Mean
     comparison: Comparison | None  # None for the baseline itself, or while one of the two has no finished run
+    greedy_comparison: Comparison | None  # the same of the last evaluations
     to_threshold: Mapping[Axis, MedianTime]
     curves: Mapping[Axis, Curve]
 
@@ -122,6 +125,12 @@ class EnvironmentSummary:
     def best(self) -> ArmSummary | None:
         """The arm with the highest mean final score; None before any run has finished."""
         return max(self.ready, key=lambda arm: arm.final.value, default=None)
+
+    @property
+    def best_greedy(self) -> ArmSummary | None:
+        """The arm with the highest mean of greedy games; None if no finished run was evaluated."""
+        evaluated = [arm for arm in self.arms if not math.isnan(arm.greedy.value)]
+        return max(evaluated, key=lambda arm: arm.greedy.value, default=None)
 
     @property
     def is_lost(self) -> bool:
@@ -182,6 +191,11 @@ class StudySummary:
         return learnt_environments(self.environments)
 
     @property
+    def has_greedy(self) -> bool:
+        """Whether a finished run was evaluated."""
+        return any(environment.best_greedy is not None for environment in self.environments)
+
+    @property
     def num_finished(self) -> int:
         return sum(run.state == "finished" for run in self.study.runs)
 
@@ -222,6 +236,7 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     runs = {arm: [read_run(record) for record in study.runs_of(environment, arm)] for arm in study.arms}
     everyone = [run for arm_runs in runs.values() for run in arm_runs]
     finals = {arm: final_scores(arm_runs) for arm, arm_runs in runs.items()}
+    greedy = {arm: greedy_scores(arm_runs) for arm, arm_runs in runs.items()}
     random_scores = random_play(everyone)
     threshold = study.thresholds.get(environment, _default_threshold(finals[study.baseline], random_scores))
     most_hours = max((_hours(run) for run in everyone if len(run.timing.steps)), default=0.0)
@@ -241,12 +256,10 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
             final_scores=finals[arm],
             curves=mean_curves(survivors[arm]),
             final=_mean_of(finals[arm]),
+            greedy=_mean_of(greedy[arm]),
             area=_mean_of(np.array([run.area for run in summaries[arm]])),
-            comparison=(
-                compare(finals[arm], finals[study.baseline])
-                if arm != study.baseline and len(finals[arm]) and len(finals[study.baseline])
-                else None
-            ),
+            comparison=_compare_with(study.baseline, arm, finals),
+            greedy_comparison=_compare_with(study.baseline, arm, greedy),
             to_threshold=median_times(survivors[arm], threshold),
         )
         for arm in study.arms
@@ -275,6 +288,7 @@ def summarise_run(
         num_episodes=len(run.episodes.steps),
         is_whole=run.episodes.is_whole,
         final_score=scores.final_score(run.episodes),
+        greedy_score=run.greedy_score,
         area=scores.area_under_curve(run.episodes, reached) if run.record.state == "finished" else math.nan,
         to_threshold={
             "steps": math.nan if arrival is None else arrival,
@@ -303,10 +317,23 @@ def final_scores(runs: Sequence[Run]) -> Floats:
     return np.array([score for score in finals if not math.isnan(score)])
 
 
+def greedy_scores(runs: Sequence[Run]) -> Floats:
+    """Scores of the last evaluation of the finished runs that have one [finished runs]."""
+    scores_of_all = [run.greedy_score for run in runs if run.record.state == "finished"]
+    return np.array([score for score in scores_of_all if not math.isnan(score)])
+
+
 def mean_curves(runs: Sequence[RunSummary]) -> dict[Axis, Curve]:
     """Mean and standard error over runs, of which there may be none, at every point of the grids."""
     curves = {axis: np.array([run.curves[axis] for run in runs]).reshape(len(runs), GRID_POINTS) for axis in AXES}
     return {axis: Curve(*statistics.mean_and_standard_error(values)) for axis, values in curves.items()}
+
+
+def _compare_with(baseline: str, arm: str, finals: Mapping[str, Floats]) -> Comparison | None:
+    """An arm against the baseline; None for the baseline itself, or while one of the two has no score."""
+    if arm == baseline or not len(finals[arm]) or not len(finals[baseline]):
+        return None
+    return compare(finals[arm], finals[baseline])
 
 
 def compare(finals: Floats, baseline: Floats) -> Comparison:

@@ -66,14 +66,15 @@ def seed_rows(summary: StudySummary) -> list[list[object]]:
 
 def run_rows(summary: StudySummary) -> list[list[object]]:
     """The numbers of every run, with a header."""
-    numbered = ["steps", "hours", "episodes", "final_score", "area_under_curve"]
+    numbered = ["steps", "hours", "episodes", "final_score", "greedy_score", "area_under_curve"]
     numbered += ["threshold", "steps_to_threshold", "hours_to_threshold"]
     rows: list[list[object]] = [["environment", "arm", "seed", "state", *numbered, "commit"]]
     for environment in summary.environments:
         for run in environment.runs:
             record = run.record
             times = (environment.threshold, *run.to_threshold.values())
-            numbers = map(_plain, (run.reached, run.hours, run.num_episodes, run.final_score, run.area, *times))
+            final = (run.final_score, run.greedy_score, run.area)
+            numbers = map(_plain, (run.reached, run.hours, run.num_episodes, *final, *times))
             commit = run.provenance.get("commit") or ""
             rows.append([record.environment, record.arm, record.seed, record.state, *numbers, commit])
     return rows
