@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lambda_replay.analysis.summary import compare_over_environments
+
 HERE = Path(__file__).resolve().parent
 PLACE = HERE / "minatar-agents"
 PAGE = HERE.parent / "docs" / "results.md"
@@ -53,17 +55,25 @@ def make_tables() -> str:
     for environment in environments:
         published = next(row["threshold"] for row in runs if row["environment"] == environment)
         lines.append(f"{_means(runs, environment, 'final_score')} {published} |")
-    if all(row.get("greedy_score") for row in runs):
+    has_greedy = all(row.get("greedy_score") for row in runs)
+    if has_greedy:
         lines += ["", f"| greedy games after training | {' | '.join(ARMS.values())} |", f"|---|{'---|' * len(ARMS)}"]
         lines += [_means(runs, environment, "greedy_score") for environment in environments]
     done = f"All {len(every)} runs are" if len(runs) == len(every) else f"{len(runs)} of {len(every)} runs are"
-    lines += ["", *_by_seed(runs, environments), "", *_comparisons(), "", f"{done} done."]
+    lines += [
+        "",
+        *_by_seed(runs, environments),
+        "",
+        *_comparisons(runs, environments, has_greedy=has_greedy),
+        "",
+        f"{done} done.",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _means(runs: list[Row], environment: str, column: str) -> str:
     """A game's row with the mean of each arm; the highest is bold."""
-    scores = {arm: [float(row[column]) for row in of_arm(runs, environment, arm)] for arm in ARMS}
+    scores = {arm: scores_of(runs, environment, arm, column) for arm in ARMS}
     best = max(scores, key=lambda arm: float(np.mean(scores[arm])))
     cells = [f"**{mean(scores[arm])}**" if arm == best else mean(scores[arm]) for arm in ARMS]
     return f"| {game(environment)} | {' | '.join(cells)} |"
@@ -82,17 +92,33 @@ def _by_seed(runs: list[Row], environments: list[str]) -> list[str]:
     return lines
 
 
-def _comparisons() -> list[str]:
-    lines = ["| a run of DQN(λ) beats one of | probability over all games (95 % interval) |", "|---|---|"]
-    for row in read("pairs.csv"):
-        if row["environment"] == "all" and row["arm"] == "dqn-lambda":
-            low, high = (float(row[f"better_{end}"]) for end in ("low", "high"))
-            lines.append(f"| {ARMS[row['other']]} | {float(row['better']):.2f} ({low:.2f} to {high:.2f}) |")
+def _comparisons(runs: list[Row], environments: list[str], *, has_greedy: bool) -> list[str]:
+    """How often a run of DQN(λ) beats one of another arm, over all games; with and without random actions."""
+    columns = {"probability over all games (95 % interval)": "final_score"}
+    columns |= {"in greedy games": "greedy_score"} if has_greedy else {}
+    lines = [f"| a run of DQN(λ) beats one of | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    for other in [arm for arm in ARMS if arm != "dqn-lambda"]:
+        cells = []
+        for column in columns.values():
+            ours, theirs = (
+                [
+                    np.array([float(row[column]) for row in of_arm(runs, environment, arm)])
+                    for environment in environments
+                ]
+                for arm in ("dqn-lambda", other)
+            )
+            found = compare_over_environments(ours, theirs)
+            cells.append(f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})")
+        lines.append(f"| {ARMS[other]} | {' | '.join(cells)} |")
     return lines
 
 
 def of_arm(runs: list[Row], environment: str, arm: str) -> list[Row]:
     return [row for row in runs if (row["environment"], row["arm"]) == (environment, arm)]
+
+
+def scores_of(runs: list[Row], environment: str, arm: str, column: str) -> list[float]:
+    return [float(row[column]) for row in of_arm(runs, environment, arm)]
 
 
 def mean(scores: list[float]) -> str:
