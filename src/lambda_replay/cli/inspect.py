@@ -44,6 +44,8 @@ def run(arguments: list[str]) -> int:
     assert path is not None
     if not 2 <= options.length <= LONGEST:
         raise ConfigError(f"--length is {options.length}; give 2 to {LONGEST} agent steps.")
+    if "--estimators" in rest and not options.estimators:
+        raise ConfigError("--estimators is empty; name one or more, or leave it out.")
     check_play_options(options.epsilon or 0.0, options.seed, max_steps=None)
     estimators = [parse_estimator(spelling) for spelling in options.estimators]
     read_config(path)  # so that a missing run is reported first
