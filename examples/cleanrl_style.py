@@ -122,7 +122,8 @@ def main(args: Args) -> None:
         obs = next_obs
 
         # learn: compute the returns of random blocks, then regress on them
-        if global_step >= args.learning_starts and global_step % args.refresh_frequency < args.num_envs:
+        is_due = global_step >= args.learning_starts and global_step % args.refresh_frequency < args.num_envs
+        if is_due and max(memory.written) > args.block_length:  # with many environments, each has only a few steps yet
             cache = lr.refresh(
                 memory,
                 q_function,

@@ -54,7 +54,9 @@ def random_memory(steps: int = 300, end_probability: float = 0.1, **settings: An
     return memory
 
 
-def build(memory: lr.ReplayMemory, q_function: QFunction, estimator: lr.Estimator = PENG, **changes: Any) -> lr.Cache:
+def build(
+    memory: lr.ReplayMemory, q_function: QFunction, estimator: lr.Estimator | str = PENG, **changes: Any
+) -> lr.Cache:
     arguments: dict[str, Any] = {"discount": 0.9, "size": 400, "block_length": 20, "rng": np.random.default_rng(1)}
     return lr.refresh(memory, q_function, estimator, **{**arguments, **changes})
 
@@ -718,3 +720,137 @@ def assert_one_sentence(error: Exception) -> None:
     assert text.endswith(".")
     assert ". " not in text
     assert "\n" not in text
+
+
+# --- wrong input of the library's users -------------------------------------------------------------------------------
+
+
+def test_a_critic_that_takes_closing_slots_for_steps_is_refused() -> None:
+    """Else the final states of truncated episodes would learn the value 0."""
+
+    class Forgetful:
+        def evaluate(self, blocks: lr.Promoted) -> lr.ValueBlock:
+            values = np.zeros(blocks.slots.shape, dtype=np.float32)
+            return lr.ValueBlock(blocks.rewards, blocks.discounts, values, values, blocks.continues)
+
+    with pytest.raises(lr.ConfigError, match=r"give is_step=blocks\.transitions\.is_step") as caught:
+        build(random_memory(), Forgetful())  # type: ignore[arg-type]
+    assert_one_sentence(caught.value)
+
+
+def test_candidates_are_no_critics() -> None:
+    """A leading axis means several critics, of which the smallest return counts; here there is only one."""
+
+    def candidates(block: Evaluation) -> NDArray[Any]:
+        returns = PENG(block)
+        return np.stack([returns, returns - 1_000])
+
+    _, q_function = tabular()
+    with pytest.raises(lr.ConfigError, match=r"returned shape \(2, 20, 20\) for blocks of \(20, 20\)"):
+        build(random_memory(), q_function, candidates)
+
+
+def test_a_minibatch_of_closing_slots_is_refused() -> None:
+    _, q_function = tabular()
+    cache = build(random_memory(), q_function)
+    closing = np.flatnonzero(~cache.is_transition)
+    assert len(closing) > 5
+    with pytest.raises(lr.ConfigError, match=r"draw from np\.flatnonzero\(cache\.is_transition\)"):
+        cache.minibatch(closing[:3])
+
+
+def test_an_estimator_may_be_given_by_its_name() -> None:
+    _, q_function = tabular()
+    memory = random_memory()
+    assert_array_equal(build(memory, q_function, "peng:0.7").returns, build(memory, q_function).returns)
+    with pytest.raises(lr.ConfigError, match=r"the estimator is of type float; give a name such as peng:0\.7"):
+        build(memory, q_function, 0.7)  # type: ignore[arg-type]
+    with pytest.raises(lr.ConfigError, match=r"an estimator's name is text such as peng:0\.75, not Peng"):
+        lr.parse_estimator(PENG)  # type: ignore[arg-type]
+
+
+def test_a_q_function_is_a_critic_for_build_cache_too() -> None:
+    _, q_function = tabular()
+    memory = random_memory()
+    blocks = lr.promote(memory, discount=0.9, size=400, block_length=20, rng=np.random.default_rng(1))
+    assert_array_equal(lr.build_cache(blocks, q_function, PENG).returns, build(memory, q_function).returns)
+
+
+def test_a_model_with_an_evaluate_of_its_own_is_told_what_to_do() -> None:
+    class Model:
+        def __call__(self, states: NDArray[Any]) -> NDArray[Any]:
+            return no_values(states)
+
+        def evaluate(self, anything: Any) -> float:
+            return 0.5
+
+    with pytest.raises(lr.ConfigError, match=r"returned float; it must return a Block or a ValueBlock.*lambda states"):
+        build(random_memory(), Model())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"size": 400.0}, "size is 400.0; give a whole number, 1 or more."),
+        ({"block_length": 0}, "block_length is 0; give a whole number, 1 or more."),
+        ({"block_length": 30}, "size (400) must be a multiple of block_length (30); 390 is the nearest."),
+        ({"tail": -1}, "tail is -1; give a whole number, 0 or more."),
+        ({"chunk_size": 10.5}, "chunk_size is 10.5; give a whole number, 1 or more."),
+    ],
+)
+def test_counts_are_whole_numbers(changes: dict[str, Any], sentence: str) -> None:
+    _, q_function = tabular()
+    with pytest.raises(lr.ConfigError) as caught:
+        build(random_memory(), q_function, **changes)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "updates", "name"),
+    [(4.0, 1, "batch_size"), (0, 1, "batch_size"), (-1, 1, "batch_size"), (4, 0, "updates")],
+)
+@pytest.mark.parametrize("sampling", ["independent", "systematic"])
+def test_so_are_those_of_minibatches(batch_size: Any, updates: int, name: str, sampling: Any) -> None:
+    _, q_function = tabular()
+    with pytest.raises(lr.ConfigError, match=rf"{name} is .*; give a whole number, 1 or more\."):
+        next(
+            build(random_memory(), q_function).minibatches(
+                batch_size, updates, rng=np.random.default_rng(0), sampling=sampling
+            )
+        )
+
+
+def test_a_memory_s_sizes_are_whole_numbers() -> None:
+    wrong: list[dict[str, Any]] = [{"capacity": 1e3}, {"history": 4.0}, {"num_streams": 0}, {"spare": -1}]
+    for sizes in wrong:
+        with pytest.raises(lr.ConfigError, match=rf"{next(iter(sizes))} is .*; give a whole number"):
+            random_memory(steps=0, **sizes)
+
+
+@pytest.mark.parametrize("errors", [np.ones((2, 3)), np.ones((6, 1)), np.ones(4) * 1j])
+def test_priorities_are_those_of_a_row_of_real_errors(errors: NDArray[Any]) -> None:
+    with pytest.raises(lr.ConfigError, match="td_errors has"):
+        lr.prioritized(errors, 0.1)
+
+
+def test_retrace_needs_probabilities_above_0() -> None:
+    zeros = np.zeros((1, 3), dtype=np.float32)
+    block = lr.Block(zeros[:, :2], zeros[:, :2], np.zeros((1, 3, 2)), zeros.astype(np.int64), zeros, zeros[:, :2] == 0)
+    assert lr.parse_estimator("peng:0.5")(block).shape == (1, 2)  # which does not read them
+    with pytest.raises(lr.ConfigError, match=r"Block\.behaviour_probs has values that are not above 0 and up to 1"):
+        lr.parse_estimator("retrace:0.5")(block)
+
+
+@pytest.mark.parametrize(("reward", "terminated"), [("1.5", False), (1.5, "False"), (1.5, b"")])
+def test_text_is_no_number_and_no_flag(reward: Any, terminated: Any) -> None:
+    """As read from a file: every text but the empty one would be True."""
+    memory = lr.ReplayMemory(100, (), np.uint8)
+    memory.begin(frame(0))
+    with pytest.raises(lr.ConfigError, match="True or False for the last two"):
+        memory.append(0, reward, frame(1), terminated=terminated)
+
+
+@pytest.mark.parametrize("state", [{}, {"written": [3, 4], "is_open": [1, 1]}, {"written": [3]}])
+def test_the_state_of_another_memory_is_refused(state: dict[str, list[int]]) -> None:
+    with pytest.raises(lr.ConfigError, match="not that of a memory with 1 streams; give what get_state returned"):
+        lr.ReplayMemory(100, (), np.uint8).set_state(state)

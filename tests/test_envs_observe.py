@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -52,6 +53,22 @@ def test_the_chosen_components_are_seen_in_the_order_given() -> None:
         seen, all_ = part.step(action), whole.step(action)
         assert_array_equal(seen.observation, all_.observation[[2, 0]])
         assert seen[1:] == all_[1:]
+
+
+def test_bytes_stay_bytes_unless_they_are_scaled() -> None:
+    class Bytes(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(0, 255, shape=(4,), dtype=np.uint8)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            return np.array([1, 2, 3, 200], dtype=np.uint8), {}
+
+    for factors, expected in (((), [200, 1]), ((0.5, 2.0), [100.0, 2.0])):
+        view = Observe(GymnasiumEnvironment("object/Bytes", given=Bytes), (3, 0), factors)
+        observation = view.reset(0)
+        assert observation.tolist() == expected
+        assert observation.dtype == view.spec.observation_dtype == (np.float32 if factors else np.uint8)
 
 
 def test_people_see_the_whole_picture() -> None:

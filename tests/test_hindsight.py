@@ -183,7 +183,8 @@ def test_relabelled_blocks_are_those_of_a_literal_recomputation(
     count, width = round(share * num_blocks), length + tail + 1
     shown = blocks.relabelled.goals.reshape(count, width)
     cache = lr.build_cache(blocks, lr.QCritic(q_function, chunk_size=7), lr.parse_estimator(f"peng:{LAMBDA}"))
-    states = cache.minibatch(np.arange(num_blocks * length)).states
+    rows = np.flatnonzero(cache.is_transition)
+    states = dict(zip(rows.tolist(), cache.minibatch(rows).states, strict=True))
     for block in range(num_blocks):
         stream, first = diary.number_of(blocks.slots[block, 0])
         own: list[Any] = [None] * width

@@ -524,3 +524,32 @@ def test_freed_memory_stays_in_the_process() -> None:
     before, after = map(int, answer.split())
     assert before > 20  # pages or huge pages, from the system each time
     assert after < before / 10
+
+
+def test_frozen_parameters_stay_and_the_others_learn() -> None:
+    """A user's pretrained encoder, for example."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(NUM_INPUTS, 4), nn.ReLU(), nn.Linear(4, NUM_ACTIONS))
+    module[1].requires_grad_(False)
+    before = [value.clone() for value in module.parameters()]
+    trained(module).learner.train(minibatches(3))
+    changed = [not torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True)]
+    assert changed == [False, False, True, True]
+
+
+def test_gradients_that_share_memory_are_clipped_once() -> None:
+    """Autograd gives both biases of a + b the same tensor."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = (nn.Parameter(torch.zeros(NUM_ACTIONS)) for _ in range(2))
+
+        def forward(self, states: Tensor) -> Tensor:
+            biases: Tensor = self.one + self.other
+            return biases + torch.zeros(len(states), 1)
+
+    bound, settings = 0.1, {"learning_rate": 1.0, "beta1": 0.0, "beta2": 0.0, "epsilon": 1e6}
+    module = Twice()
+    trained(module, max_grad_norm=bound, **settings).learner.train(minibatches(1, scale=100.0))
+    moved = torch.cat([module.one.detach(), module.other.detach()]) * 1e6  # one step of nearly plain gradient descent
+    assert float(moved.norm()) == pytest.approx(bound, rel=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,3 +50,17 @@ def require_widths(hidden: Sequence[int]) -> None:
     if not all(0 < width <= LARGEST_WIDTH for width in hidden):
         widths = ", ".join(map(shown, hidden))
         raise ConfigError(f"network.hidden is ({widths}); give widths from 1 to {LARGEST_WIDTH}.", "network.hidden")
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Whether a value is a whole number, Python's or NumPy's, and large enough."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= least
+    except TypeError:
+        return False
+
+
+def require_whole(**numbers: tuple[Any, int]) -> None:
+    """Reject counts that are not whole numbers, or below their least value; given as ``name=(value, least)``."""
+    for name, (value, least) in numbers.items():
+        require(is_whole(value, least), f"{name} is {value!r}; give a whole number, {least} or more.", name)

@@ -61,6 +61,8 @@ def check_q_network(run: RunConfig, spec: EnvironmentSpec, module: nn.Module | N
         with torch.device("meta"):  # sizes without memory; resources.py checks whether it fits
             make_network(q_config(run).network, state_shape, spec.num_actions, seed=0)
         return
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError("the network has no parameter that can be trained; set requires_grad on some of them.")
     was_training = module.training
     with torch.no_grad():
         states = torch.zeros((2, *state_shape), dtype=torch.from_numpy(np.zeros(1, spec.observation_dtype)).dtype)

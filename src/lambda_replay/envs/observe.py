@@ -17,7 +17,9 @@ from lambda_replay.errors import ConfigError
 def make_view(components: tuple[int, ...], factors: tuple[float, ...]) -> Callable[[Observation], Observation]:
     """What is seen of a vector observation: these components (none: all), each times its factor (none: 1)."""
     seen = list(components) or slice(None)
-    scale = np.array(factors or [1], np.float32)
+    if not factors:
+        return lambda observation: observation[seen]
+    scale = np.array(factors, np.float32)
     return lambda observation: observation[seen] * scale
 
 
@@ -45,7 +47,8 @@ class Observe:
             )
         self._environment, self._view = environment, make_view(components, factors)
         # The environment computes rewards from whole goals, in its own units.
-        self._spec = replace(spec, observation_shape=(num_seen,), goals=None)
+        dtype = np.dtype(np.float32) if factors else spec.observation_dtype
+        self._spec = replace(spec, observation_shape=(num_seen,), observation_dtype=dtype, goals=None)
 
     @property
     def spec(self) -> EnvironmentSpec:

@@ -42,7 +42,7 @@ class Learner:
         ``samples_of`` moves a minibatch to the network's device; a network that remembers needs more than states.
         """
         self._network, self._config, self._seed, self._samples_of = network, config, seed, samples_of
-        self._parameters = list(network.module.parameters())
+        self._parameters = [parameter for parameter in network.module.parameters() if parameter.requires_grad]
         self._adam = Adam(self._parameters, config)
         self._norms: list[Tensor] = []
 
@@ -80,7 +80,8 @@ class Learner:
             if number % NORM_EVERY == 0:
                 self._norms.append(norm)
             if largest is not None:
-                torch._foreach_mul_(list(gradients), torch.clamp(largest / (norm + 1e-6), max=1.0))
+                # Not in place: autograd may give two parameters the same tensor.
+                gradients = torch._foreach_mul(list(gradients), torch.clamp(largest / (norm + 1e-6), max=1.0))
         self._adam.step(gradients)
         return errors, values
 

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.checks import require_whole
 from lambda_replay.config import Sampling
 from lambda_replay.errors import ConfigError, DivergenceError
 from lambda_replay.replay.critic import CHUNK_SIZE, Critic, Promoted, QFunction, as_critic, promote
 from lambda_replay.replay.data import Booleans, Evaluation, Explanation, Floats, Integers, Minibatch, as_floats
 from lambda_replay.replay.diagnostics import Metrics, describe_refresh, describe_relabelled
+from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator, explain
 from lambda_replay.replay.goals import Relabelled
 from lambda_replay.replay.memory import ReplayMemory
@@ -33,8 +35,15 @@ class Cache:
                 f"the critic returned blocks of {evaluation.rewards.shape} for {blocks.rewards.shape}; "
                 "it must evaluate every step."
             )
+        is_step = blocks.transitions.is_step[:, :-1]  # [K, L]
+        if not np.array_equal(evaluation.is_transition, is_step):
+            raise ConfigError(
+                "the critic takes slots in which an episode ended for steps, or steps for such slots; let it give "
+                "is_step=blocks.transitions.is_step."
+            )
         returns = as_floats("the estimator's result", explanation.returns)  # [..., K, L]
-        if returns.shape[-2:] != evaluation.rewards.shape:
+        num_axes = max(evaluation.next_values().ndim, evaluation.action_values.ndim)  # several critics: more than two
+        if returns.shape[-2:] != evaluation.rewards.shape or returns.ndim > num_axes:
             raise ConfigError(
                 f"the estimator returned shape {returns.shape} for blocks of {evaluation.rewards.shape}; "
                 "it must return one number per step."
@@ -48,7 +57,7 @@ class Cache:
         self.slots = blocks.slots[:, :length].reshape(-1)  # [S]
         actions = blocks.transitions.actions[:, :length]
         self.actions = actions.reshape(-1, *actions.shape[2:])  # [S] or [S, D]
-        self.is_transition: Booleans = evaluation.is_transition[:, :length].reshape(-1)  # [S]  which rows can be drawn
+        self.is_transition: Booleans = is_step[:, :length].reshape(-1)  # [S]  which rows can be drawn
         kept = np.where(self.is_transition, returns[:, :length].reshape(-1), np.float32(0))  # [S]
         td_errors = kept - values.reshape(-1)  # [S]  both are 0 in closing slots
         with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are rejected
@@ -99,6 +108,7 @@ class Cache:
         sampling: Sampling = "independent",
     ) -> Integers:
         """Rows [updates, B] of all the minibatches of one refresh."""
+        require_whole(batch_size=(batch_size, 1), updates=(updates, 1))
         rows = np.flatnonzero(self.is_transition)
         if len(rows) == 0:
             raise ConfigError("the cache holds no transition; store some in the memory before a refresh.")
@@ -106,7 +116,12 @@ class Cache:
         return rows[draw(probabilities, (updates, batch_size), sampling, rng=rng)]
 
     def minibatch(self, rows: Integers) -> Minibatch:
-        """The rows with their states gathered from memory."""
+        """The rows with their states gathered from memory; they must be transitions."""
+        if not self.is_transition[rows].all():
+            raise ConfigError(
+                "rows holds slots in which an episode ended, which have no return; draw from "
+                "np.flatnonzero(cache.is_transition)."
+            )
         slots = self.slots[rows]
         states = self.states(slots)
         if self._relabelled is not None:
@@ -147,10 +162,11 @@ def prioritized(td_errors: Floats, priority: float, quantile: float = 0.5) -> ND
         raise ConfigError(
             f"priority is {priority} and quantile {quantile}; give a priority in [0, 1] and a quantile in [0, 1)."
         )
-    errors = np.abs(td_errors)
-    if not (len(errors) and np.isfinite(errors).all()):
+    errors = np.abs(as_floats("td_errors", td_errors))
+    if errors.ndim != 1 or not (len(errors) and np.isfinite(errors).all()):
         raise ConfigError(
-            "td_errors is empty or holds a value that is not finite; give the errors of some transitions."
+            f"td_errors has shape {errors.shape}, or holds a value that is not finite; give the errors [n] of some "
+            "transitions."
         )
     threshold = np.quantile(errors, quantile)
     is_above, is_tied = errors > threshold, errors == threshold
@@ -204,7 +220,7 @@ _DRAWS: dict[str, Callable[[NDArray[np.float64], int, np.random.Generator], Inte
 def refresh(
     memory: ReplayMemory,
     critic: Critic | QFunction,
-    estimator: Estimator,
+    estimator: Estimator | str,
     *,
     discount: float,
     size: int,
@@ -218,10 +234,10 @@ def refresh(
     """A cache of ``size`` rows with returns from the critic's current values (paper, Algorithm 1, BUILD-CACHE).
 
     ``critic`` is a ``Critic`` or a Q-function, states [n, F, *observation] -> Q-values [n, A], which is called with at
-    most ``chunk_size`` states at a time. The other arguments are those of ``promote``.
+    most ``chunk_size`` states at a time; ``estimator`` is a callable, or a name such as peng:0.7. The other arguments
+    are those of ``promote``.
     """
-    if chunk_size < 1:
-        raise ConfigError(f"chunk_size is {chunk_size}; give 1 or more.")
+    require_whole(chunk_size=(chunk_size, 1))
     blocks = promote(
         memory,
         discount=discount,
@@ -235,11 +251,21 @@ def refresh(
     return build_cache(blocks, as_critic(critic, chunk_size), estimator)
 
 
-def build_cache(blocks: Promoted, critic: Critic, estimator: Estimator) -> Cache:
+def build_cache(blocks: Promoted, critic: Critic | QFunction, estimator: Estimator | str) -> Cache:
     """BUILD-CACHE of Algorithm 1 for all blocks at once: values, one recursion, rows to draw from."""
-    return fill_cache(blocks, critic.evaluate(blocks), estimator)
+    computes = parse_estimator(estimator) if isinstance(estimator, str) else estimator
+    if not callable(computes):
+        raise ConfigError(
+            f"the estimator is of type {type(computes).__name__}; give a name such as peng:0.7, or a callable."
+        )
+    return fill_cache(blocks, as_critic(critic).evaluate(blocks), computes)
 
 
 def fill_cache(blocks: Promoted, evaluation: Evaluation, estimator: Estimator) -> Cache:
     """The second half of ``build_cache``, for values that are already there."""
+    if not hasattr(evaluation, "is_transition"):
+        raise ConfigError(
+            f"the critic's evaluate returned {type(evaluation).__name__}; it must return a Block or a ValueBlock. A "
+            "Q-function with another method of that name can be passed as lambda states: model(states)."
+        )
     return Cache(blocks, evaluation, explain(estimator, evaluation))

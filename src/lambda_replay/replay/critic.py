@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.checks import require_whole
 from lambda_replay.errors import ConfigError, diverged
 from lambda_replay.replay.data import Before, Block, Booleans, Evaluation, Floats, Integers, Transitions, as_floats
 from lambda_replay.replay.goals import Relabelled
@@ -141,10 +142,11 @@ def promote(
     remembers warms up on the ``burn_in`` slots before each block. With ``newest``, one of the blocks per stream is its
     newest (combined experience replay, Zhang & Sutton 2017).
     """
-    if size < 1 or block_length < 1 or size % block_length or tail < 0 or burn_in < 0:
+    require_whole(size=(size, 1), block_length=(block_length, 1), tail=(tail, 0), burn_in=(burn_in, 0))
+    if size % block_length:
         raise ConfigError(
-            f"size ({size}) must be a multiple of block_length ({block_length}), tail ({tail}) and burn_in "
-            f"({burn_in}) 0 or more."
+            f"size ({size}) must be a multiple of block_length ({block_length}); "
+            f"{max(1, round(size / block_length)) * block_length} is the nearest."
         )
     if not 0 <= discount <= 1:
         raise ConfigError(f"discount is {discount}; give a number from 0 to 1.")

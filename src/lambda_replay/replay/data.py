@@ -192,7 +192,13 @@ class Block:
     def next_ratios(self, epsilon: float) -> Floats:  # [..., K, L]
         assert self.is_step is not None
         one = self.q_values.dtype.type(1)
-        return self.next_probs(epsilon) / np.where(self.is_step[:, 1:], self.behaviour_probs[:, 1:], one)
+        probs = np.where(self.is_step[:, 1:], self.behaviour_probs[:, 1:], one)
+        if not ((probs > 0) & (probs <= 1)).all():
+            raise ConfigError(
+                "Block.behaviour_probs has values that are not above 0 and up to 1; give the probability with which "
+                "each action was chosen."
+            )
+        return self.next_probs(epsilon) / probs
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,6 +146,8 @@ def parse_estimator(spelling: str) -> Estimator:
 
     ``package.module:callable`` names a user's own: any callable from blocks to returns [K, L].
     """
+    if not isinstance(spelling, str):
+        raise ConfigError(f"an estimator's name is text such as peng:0.75, not {type(spelling).__name__}.")
     if spelling.startswith(OBJECT):
         return _find_given(spelling)
     if module_of_estimator(spelling) is not None:

@@ -23,6 +23,8 @@ from lambda_replay.replay.saved_memory import Settings, read_memory, write_memor
 from lambda_replay.replay.storable import check_sizes, shown, storable_array, storable_columns, storable_step
 from lambda_replay.replay.storage import OWN_ARRAYS, Columns, allocate, flush, memory_layout
 
+STATE = ("written", "is_open")  # of a memory, besides its arrays; a number for each stream
+
 
 class ReplayMemory:
     """``num_streams`` independent rings that share ``capacity`` slots evenly, in RAM or memory-mapped in ``directory``.
@@ -353,7 +355,10 @@ class ReplayMemory:
 
     def set_state(self, state: Mapping[str, list[int]]) -> None:
         """Restore the ring positions; anything written later is forgotten."""
-        assert len(state["written"]) == len(state["is_open"]) == self.num_streams
+        if {name: len(state.get(name, ())) for name in STATE} != dict.fromkeys(STATE, self.num_streams):
+            raise ConfigError(
+                f"the state is not that of a memory with {self.num_streams} streams; give what get_state returned."
+            )
         self._written = list(state["written"])
         self._is_open = [bool(is_open) for is_open in state["is_open"]]
         for stream, written in enumerate(self._written):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_replay.checks import require_whole
 from lambda_replay.errors import ConfigError
 
 MAX_ACTION, MAX_REWARD = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).max)  # what a slot can hold
@@ -57,12 +58,15 @@ def storable_step(
     action: Any, reward: Any, behaviour_prob: Any, terminated: Any, truncated: Any, *, is_vector: bool
 ) -> tuple[Any, float, float, bool, bool]:
     """The numbers of one step as stored; for a vector action, whose array is checked separately, log μ(a|s)."""
+    is_text = any(isinstance(value, str | bytes) for value in (reward, behaviour_prob, terminated, truncated))
     try:
         number = action if is_vector else int(action) if isinstance(action, np.bool_) else operator.index(action)
         amount, prob = float(reward), float(behaviour_prob)
         is_terminated, is_truncated = bool(terminated), bool(truncated)
-        is_sound = abs(amount) <= MAX_REWARD and (
-            abs(prob) <= MAX_REWARD if is_vector else 0 <= number <= MAX_ACTION and MIN_PROB <= prob <= 1
+        is_sound = (
+            not is_text
+            and abs(amount) <= MAX_REWARD
+            and (abs(prob) <= MAX_REWARD if is_vector else 0 <= number <= MAX_ACTION and MIN_PROB <= prob <= 1)
         )
     except (TypeError, ValueError, OverflowError):
         is_sound = False
@@ -100,10 +104,11 @@ def storable_columns(
 
 def check_sizes(capacity: int, history: int, num_streams: int, spare: int) -> None:
     """Reject a memory too small for even one step."""
-    if not 1 <= history <= MAX_HISTORY:
+    require_whole(capacity=(capacity, 1), history=(history, 1), num_streams=(num_streams, 1), spare=(spare, 0))
+    if history > MAX_HISTORY:
         raise ConfigError(f"history is {history}; give a number of frames from 1 to {MAX_HISTORY}.")
-    if num_streams < 1 or spare < 0 or capacity // max(1, num_streams) < history + 1:
+    if capacity // num_streams < history + 1:
         raise ConfigError(
-            f"capacity ({capacity}, spare {spare}) is too small for {num_streams} streams with a history of "
-            f"{history}; give at least 1 stream, and at least {history + 1} slots for each."
+            f"capacity ({capacity}) is too small for {num_streams} streams with a history of {history}; give at least "
+            f"{history + 1} slots for each."
         )

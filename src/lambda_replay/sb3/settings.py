@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lambda_replay.checks import is_whole
 from lambda_replay.errors import ConfigError
 from lambda_replay.replay.estimator_names import parse_estimator
 from lambda_replay.replay.estimators import Estimator, Retrace
@@ -38,8 +39,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("cache_size", "block_length", "updates_per_refresh", "frame_stack"):
-            _require(_is_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number, 1 or more")
-        _require(_is_whole(self.tail, 0), "tail", self.tail, "a whole number of steps, 0 or more")
+            _require(is_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number, 1 or more")
+        _require(is_whole(self.tail, 0), "tail", self.tail, "a whole number of steps, 0 or more")
         _require(_is_share(self.priority), "priority", self.priority, "a number from 0 to 1")
         _require(self.critic_minimum in ("step", "return"), "critic_minimum", self.critic_minimum, "step or return")
         _require(
@@ -56,10 +57,6 @@ class Settings:
 
     def parsed_estimator(self) -> Estimator:
         return parse_estimator(self.estimator) if isinstance(self.estimator, str) else self.estimator
-
-
-def _is_whole(value: object, lowest: int) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | np.integer) and bool(value >= lowest)
 
 
 def _is_share(value: object) -> bool:
