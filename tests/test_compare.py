@@ -126,3 +126,30 @@ def test_mistakes_are_one_sentence(
     assert said.err.count("\n") == 1
     assert said.out == ""
     assert not list(tmp_path.glob("*.p*"))
+
+
+def test_names_are_neither_markup_nor_mathematics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["lr[low]", "lr[red]", "cost_$1_$2", ":smile:"]
+    runs = [write_run(tmp_path / "r" / name, [1.0, 2.0]) for name in names[:2]]
+    runs += [write_run(tmp_path / name, [1.0, 2.0]) for name in names[2:]]
+    assert main(["compare", *map(str, runs), "--out", str(tmp_path / "all.png")]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in names)
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_directory_of_something_else_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "bert"}')
+    assert main(["compare", str(write_run(tmp_path / "a", [1.0])), str(tmp_path / "model")]) == 2
+    assert f"there is no run {tmp_path / 'model'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.json", "provenance.json"])
+def test_a_damaged_byte_is_one_sentence(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_run(tmp_path / "a", [1.0]), write_run(tmp_path / "b", [1.0])]
+    (runs[1] / name).write_bytes(b'{"env": "\xff"}')
+    assert main(["compare", *map(str, runs)]) == 2
+    said = capsys.readouterr().err
+    assert f"{runs[1] / name} is not JSON" in said
+    assert said.count("\n") == 1

@@ -43,7 +43,7 @@ from small_runs import (
     train_until,
 )
 
-from lambda_replay.agents.run_settings import to_dict
+from lambda_replay.agents.run_settings import override, to_dict
 from lambda_replay.config import RunConfig
 from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.rundir.checkpoints import CHECKPOINTS, FORMAT, STATE, read_state, saved_steps
@@ -1067,3 +1067,9 @@ def test_a_mutated_config_is_one_sentence(stopped: Path, tmp_path: Path, data: A
 
 def test_intervals_are_whole_boundaries() -> None:
     assert small_config(checkpoint_every=INTERVAL + 1).checkpoint_interval == 2 * INTERVAL
+
+
+def test_a_memory_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="keep_memory keeps the memory beside the last checkpoints, but"):
+        start_run(tmp_path / "run", override(small_config(), {"checkpoint_every": 0}), keep_memory=True)
+    assert not (tmp_path / "run").exists()

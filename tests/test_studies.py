@@ -504,3 +504,43 @@ def test_what_an_older_version_wrote_of_a_divergence_does_not_reach_the_status(s
     path = begin_run(layout, study.runs[0], step=500)
     (path / "metrics.jsonl").write_text('{"step": 500, "score_mean_100": NaN, "loss": Infinity}\n')
     assert read_status(study, layout)[0].score is None
+
+
+@pytest.mark.parametrize("failure", [b"", b"[]", b"{}", b"\xff", b'{"reason": 3}'])
+def test_a_damaged_failure_is_a_failure(study: Study, tmp_path: Path, failure: bytes) -> None:
+    layout = make_layout(tmp_path, study)
+    path = layout.failure(study.runs[0])
+    path.parent.mkdir(parents=True)
+    path.write_bytes(failure)
+    assert read_status(study, layout)[0].state == "failed"
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "file/far/below"])
+def test_a_study_cannot_lie_below_a_file(study: Study, tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file is not a directory; give another --out"):
+        make_layout(tmp_path / out, study)
+
+
+def test_defaults_may_fit_the_arms_agents_alone(tmp_path: Path) -> None:
+    """A preset that the usual agent does not have, or numbers that only fit another."""
+    study = read_study(
+        write(
+            tmp_path,
+            """
+name = "baselines"
+environments = ["Pendulum-v1"]
+seeds = 1
+baseline = "sac"
+[defaults]
+preset = "continuous"
+steps = 5_000
+[arms.sac]
+agent = "sac"
+[arms.td3]
+agent = "td3"
+""",
+        )
+    )
+    assert [run.config.agent for run in study.runs] == ["sac", "td3"]
+    assert study.defaults == {}

@@ -146,6 +146,8 @@ def _sentence(details: dict[str, Any], tables: Mapping[str, Any]) -> ConfigError
         prefix = ".".join(map(str, place[:-1])) + "."
         return ConfigError(_unknown(str(place[-1]), known, "", prefix=prefix), name)
     wanted = details.get("ctx", {}).get("expected") or _WANTED.get(kind.partition("_")[0], "another value")
+    if not place:  # text that is not Unicode
+        return ConfigError(f"a setting cannot be read ({details['msg']}); give another value.")
     if isinstance(place[-1], int):
         wanted = f"a list in which each item is {wanted}"
     return ConfigError(f"{name} is {shown(details['input'])}; give {wanted}.", name)

@@ -30,6 +30,7 @@ LINE_WIDTH = 1.8
 INK, GRID = "#24292f", "#e3e6ea"
 SETTINGS = {  # for every figure
     "font.size": 10,
+    "text.parse_math": False,  # the names of runs and arms may hold dollars
     "axes.edgecolor": "#8b939c",
     "axes.labelcolor": INK,
     "axes.spines.top": False,

@@ -113,7 +113,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is no such file."""
     if not path.exists():
         return {}
-    return _parse_object(path.read_text(encoding="utf-8"), str(path))
+    return _parse_object(path.read_bytes(), str(path))
 
 
 def read_episodes(path: Path) -> Episodes:
@@ -192,7 +192,7 @@ def varying_settings(configs: Iterable[Mapping[str, Any]]) -> set[str]:
     return {name for name in names if len({json.dumps(values.get(name)) for values in flat}) > 1}
 
 
-def _parse_object(text: str, source: str) -> dict[str, Any]:
+def _parse_object(text: str | bytes, source: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

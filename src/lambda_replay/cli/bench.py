@@ -1,4 +1,4 @@
-"""The ``bench`` command: how fast training is on this machine, and how long a run of each preset would take."""
+"""The ``bench`` command: how fast training is on this machine, and how long runs of the usual presets would take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lambda_replay.errors import ConfigError
 from lambda_replay.training.presets import PRESETS, make_config
 from lambda_replay.training.speed import make_stopwatch, shorten, time_run
 
-ENVIRONMENTS = (  # one per preset, for its network
+ENVIRONMENTS = (  # one for each network and kind of agent
     ("atari", "atari/breakout"),
     ("minatar", "minatar/breakout"),
     ("classic", "CartPole-v1"),
@@ -29,7 +29,7 @@ MOST_SECONDS = 3_600.0
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Measure how fast training is on this machine and estimate how long a run of each preset would take."""
+    """Measure how fast training is on this machine and estimate how long runs of the usual presets would take."""
 
     envs: tuple[int, ...] = ()  # numbers of environments (in lock-step) to try; none: the preset's own
     threads: tuple[int, ...] = (1, 2)  # numbers of arithmetic threads to try

@@ -63,11 +63,11 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _read(path: Path, name: str) -> Run:
     config = read_object(path / CONFIG)
-    if not config:
+    if not {"env", "seed"} <= config.keys():
         raise ConfigError(f"there is no run {path}; give the directory of a run, such as runs/NAME.")
     state: State = "diverged" if is_diverged(path) else "finished" if is_finished(path) else "waiting"
-    seed = config.get("seed", 0)
-    return read_run(RunRecord(str(config.get("env", "?")), name, seed if type(seed) is int else 0, path, state))
+    seed = config["seed"]
+    return read_run(RunRecord(str(config["env"]), name, seed if type(seed) is int else 0, path, state))
 
 
 def _values(compared: Sequence[ComparedRun], differences: dict[str, list[Any]]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _state(state: str) -> str:
 
 
 def _show(compared: Sequence[ComparedRun], differences: dict[str, list[Any]]) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)  # the names of runs may hold brackets
     environments = {row.environment for row in compared}
     is_alone = len(environments) == 1
     table = Table(title=f"scores on {environments.pop()}" if is_alone else "scores", box=SIMPLE_HEAD)

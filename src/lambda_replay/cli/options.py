@@ -29,7 +29,7 @@ Config = TypeVar("Config")  # RunConfig with the type of its agent's settings, w
 CURVE = "curve.png"  # the picture in a finished run's directory
 LARGEST_CONFIG_BYTES = 1 << 20  # far above any config.json
 _FLAT = tyro.conf.arg(name="")  # for a field whose own fields are options without its name as a prefix
-HELP_ENV = "atari/pong"  # whose defaults (the paper's) the help of train shows when no environment is named
+HELP_ENV = "atari/pong"  # whose defaults the help of train shows when no environment is named
 
 
 def parse(kind: type[T], arguments: list[str], *, usage: str, default: T | None = None) -> T:

@@ -49,8 +49,9 @@ class Layout:
 
 def make_layout(out: Path, study: Study) -> Layout:
     """Where a study is stored below the output directory."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is not a directory; give another --out.")
+    place = next((place for place in (out, *out.parents) if place.exists()), out)
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{place} is not a directory; give another --out.")
     return Layout(out / "studies" / study.name)
 
 

@@ -123,7 +123,7 @@ def read_study(path: Path) -> Study:
         baseline=baseline,
         seeds=seeds,
         thresholds=_thresholds(source, environments),
-        defaults={env: _default_config(source, env) for env in environments},
+        defaults={env: config for env in environments if (config := _default_config(source, env)) is not None},
         runs=tuple(
             PlannedRun(env, arm, seed, override(configs[env, arm], {"seed": seed}))
             for seed in seeds
@@ -246,8 +246,12 @@ def _thresholds(source: Source, environments: tuple[str, ...]) -> dict[str, floa
     return {name: float(score) for name, score in thresholds.items()}
 
 
-def _default_config(source: Source, env: str) -> RunConfig:
-    return _resolve(source, env, {("defaults",): source.values.get("defaults", {})})
+def _default_config(source: Source, env: str) -> RunConfig | None:
+    """A run with the study's defaults alone, to show in what an arm differs; None if they need an arm's agent."""
+    try:
+        return _resolve(source, env, {("defaults",): source.values.get("defaults", {})})
+    except ConfigError:
+        return None
 
 
 def _arm_config(source: Source, env: str, arm: str) -> RunConfig:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lambda_replay.errors import ConfigError
+from lambda_replay.errors import ConfigError, DamageError
 from lambda_replay.rundir.directory import (
     EPISODES,
     METRICS,
@@ -22,6 +22,7 @@ from lambda_replay.rundir.directory import (
     looking_at,
     read_divergence,
 )
+from lambda_replay.rundir.files import read_json
 from lambda_replay.rundir.states import State
 from lambda_replay.studies.layout import Layout
 from lambda_replay.studies.plan import PlannedRun, Study
@@ -118,9 +119,12 @@ def _read_state(run: PlannedRun, layout: Layout, *, is_conducted: bool) -> tuple
     if is_conducted and layout.mark(run).exists():
         return "running", ""
     try:
-        return "failed", str(json.loads(layout.failure(run).read_text())["reason"])
+        failure = read_json(layout.failure(run))
     except FileNotFoundError:
         return "waiting", ""
+    except DamageError as error:
+        return "failed", str(error)
+    return "failed", str(failure.get("reason", "")) if isinstance(failure, dict) else ""
 
 
 def _last_numbers(path: Path) -> dict[str, float]:

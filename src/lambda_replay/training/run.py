@@ -15,7 +15,7 @@ from lambda_replay.agents.protocol import Tensors
 from lambda_replay.agents.run_settings import to_dict
 from lambda_replay.config import RunConfig
 from lambda_replay.envs import Environment
-from lambda_replay.errors import DamageError, DivergenceError, EnvironmentFault
+from lambda_replay.errors import ConfigError, DamageError, DivergenceError, EnvironmentFault
 from lambda_replay.learning.device import find_device
 from lambda_replay.rundir.atomic import sync_directory
 from lambda_replay.rundir.checkpoints import (
@@ -297,6 +297,11 @@ def start_run(
     ``keep_memory``: the replay memory's files and the last checkpoints stay when the run is finished.
     """
     path = Path(path)
+    if keep_memory and config.checkpoint_interval == 0:
+        raise ConfigError(
+            "keep_memory keeps the memory beside the last checkpoints, but checkpoint_every is 0; leave it out, or set "
+            "checkpoint_every above 0."
+        )
     environments = make_environments(config, env)
     spec = environments[0].spec
     check_agent(config, spec, network)
