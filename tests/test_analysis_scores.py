@@ -192,6 +192,13 @@ def test_a_finished_run_has_reached_all_its_steps(tmp_path: Path) -> None:
     assert reached_step(read_run(record(tmp_path, "finished")), steps=1_000) == 500
 
 
+def test_a_run_that_stopped_at_its_score_has_not(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"steps": 500, "stop_at_score": 80.0}))
+    (tmp_path / "episodes.csv").write_text(HEADER + "0,200,0,90.0,200,7,terminated\n")
+    (tmp_path / "timing.jsonl").write_text('{"step": 210, "seconds": 1.5}\n')
+    assert reached_step(read_run(record(tmp_path, "finished")), steps=1_000) == 210
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

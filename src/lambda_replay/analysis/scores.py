@@ -104,8 +104,11 @@ def steps_to_threshold(episodes: Episodes, threshold: float) -> int | None:
 
 
 def reached_step(run: Run, steps: int) -> int:
-    """The step a run has reached: all of its config's steps (or ``steps``) if finished, else the last one recorded."""
-    if run.record.state == "finished":
+    """The step a run has reached: all of its config's steps (or ``steps``) if finished, else the last one recorded.
+
+    A run that was to stop at a score may have finished earlier.
+    """
+    if run.record.state == "finished" and run.config.get("stop_at_score") is None:
         return int(run.config.get("steps", steps))
     return max([int(known[-1]) for known in (run.episodes.steps, run.timing.steps) if len(known)], default=0)
 
