@@ -467,5 +467,5 @@ def test_a_score_that_is_not_finite_is_damage(tmp_path: Path) -> None:
     path = study.runs[0].path / "episodes.csv"
     for value in ("nan", "inf"):
         path.write_text(f"episode,step,score\n0,10,{value}\n")
-        with pytest.raises(ConfigError, match=r"episodes\.csv is damaged \(a step or score is not finite\)"):
+        with pytest.raises(ConfigError, match=r"episodes\.csv is damaged \(a number is not finite\)"):
             summarise(study)

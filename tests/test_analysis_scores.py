@@ -107,10 +107,22 @@ def test_a_threshold_is_not_reached_by_one_lucky_game() -> None:
     assert steps_to_threshold(lucky, 20.0) is None
 
 
-def test_random_play_is_what_came_before_learning() -> None:
+def test_random_play_is_what_began_before_learning() -> None:
     episodes = Episodes(np.array([10, 20, 30]), np.array([1.0, 3.0, 50.0]))
     assert random_play_score(episodes, start=20) == pytest.approx(2.0)
-    assert random_play_score(episodes, start=5) == pytest.approx(1.0)  # no game ended by then: the first
+    assert random_play_score(episodes, start=5) == pytest.approx(1.0)
+    assert random_play_score(episodes, start=0) == pytest.approx(1.0)  # none began by then: the first
+
+
+def test_with_many_environments_random_play_is_not_that_of_short_games_alone() -> None:
+    """Ten environments; a game of 3 steps ends at step 21 + its number, one of 30 steps at 291 + its number."""
+    short, long = np.arange(3), np.arange(3, 10)
+    steps = np.concatenate([21 + short, 291 + long, 321 + short])  # the short ones have a second game of 30 steps
+    lengths, streams = np.repeat([3, 30, 30], [3, 7, 3]), np.concatenate([short, long, short])
+    episodes = Episodes(steps, np.repeat([0.0, 10.0, 99.0], [3, 7, 3]), lengths=lengths, streams=streams)
+    assert episodes.begins(10).tolist() == [0] * 10 + [30] * 3
+    assert random_play_score(episodes, start=30, num_envs=10) == pytest.approx(7.0)
+    assert random_play_score(episodes, start=31, num_envs=10) == pytest.approx((70 + 297) / 13)
 
 
 # Identities.

@@ -71,6 +71,18 @@ class Episodes:
     steps: Integers  # [E]  agent step at which the game ended, never decreasing
     scores: Floats  # [E]  unclipped
     is_whole: bool = True  # False: the log was damaged and restarted, and the first games are missing
+    lengths: Integers | None = None  # [E]  agent steps of the game in its own environment; None: not known
+    streams: Integers | None = None  # [E]  number of that environment
+
+    def begins(self, num_envs: int) -> Integers:  # [E]
+        """The agent step, over all environments, at which each game began; one after another if lengths are unknown.
+
+        Environments advance together, so the others make steps too while a game lasts, and of those that take the
+        same time, the number of the environment counts.
+        """
+        if self.lengths is None or self.streams is None:
+            return np.concatenate([[0], self.steps[:-1]])[: len(self.steps)]
+        return self.steps - 1 - self.streams - num_envs * (self.lengths - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,15 +136,17 @@ def read_episodes(path: Path) -> Episodes:
         raise ConfigError(f"{path} has the columns {', '.join(columns)}; it needs step and score.")
     if len(lines) < 2:
         return Episodes(np.empty(0, dtype=np.int64), np.empty(0))
-    wanted = (columns.index("step"), columns.index("score"))
+    names = ("step", "score", *(("length", "stream") if {"length", "stream"} <= set(columns) else ()))
+    wanted = [columns.index(name) for name in names]
     try:
-        table = np.loadtxt(lines[1:], delimiter=",", usecols=wanted, ndmin=2, comments=None)  # [E, 2]
+        table = np.loadtxt(lines[1:], delimiter=",", usecols=wanted, ndmin=2, comments=None)  # [E, 2 or 4]
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it or repeat the run.") from error
     if not np.isfinite(table).all():
-        raise ConfigError(f"{path} is damaged (a step or score is not finite); restore it or repeat the run.")
+        raise ConfigError(f"{path} is damaged (a number is not finite); restore it or repeat the run.")
     is_whole = "episode" not in columns or lines[1].split(",")[columns.index("episode")] == "0"  # counted from 0
-    return Episodes(table[:, 0].astype(np.int64), table[:, 1], is_whole)
+    lengths, streams = table[:, 2:].T.astype(np.int64) if len(names) > 2 else (None, None)
+    return Episodes(table[:, 0].astype(np.int64), table[:, 1], is_whole, lengths, streams)
 
 
 def read_timing(path: Path) -> Timing:

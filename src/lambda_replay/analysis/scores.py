@@ -66,15 +66,16 @@ def final_score(episodes: Episodes) -> float:
     return float(np.mean(episodes.scores[-WINDOW:])) if len(episodes.scores) else math.nan
 
 
-def random_play_score(episodes: Episodes, start: int) -> float:
-    """The mean score of uniformly random play: the episodes ended by step ``start``, or the first if none had.
+def random_play_score(episodes: Episodes, start: int, num_envs: int = 1) -> float:
+    """The mean score of uniformly random play: the episodes begun before step ``start``, or the first if none was.
 
-    NaN if the first episodes are missing.
+    Of those that also ended by then, too many would be short where many environments share few steps. NaN if the first
+    episodes are missing.
     """
-    if not episodes.is_whole:
+    if not episodes.is_whole or not len(episodes.scores):
         return math.nan
-    count = max(1, int(np.searchsorted(episodes.steps, start, side="right")))
-    return float(np.mean(episodes.scores[:count])) if len(episodes.scores) else math.nan
+    is_random = episodes.begins(num_envs) < start
+    return float(np.mean(episodes.scores[is_random] if is_random.any() else episodes.scores[:1]))
 
 
 def area_under_curve(episodes: Episodes, steps: int) -> float:

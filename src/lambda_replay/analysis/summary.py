@@ -306,8 +306,14 @@ def summarise_run(
 
 def random_play(runs: Sequence[Run]) -> Floats:
     """Mean score of each run before memory.start, when every agent plays uniformly at random [runs with a game]."""
-    starts = [int(run.config.get("memory", {}).get("start", 0)) for run in runs]
-    known = np.array([scores.random_play_score(run.episodes, start) for run, start in zip(runs, starts, strict=True)])
+    known = np.array(
+        [
+            scores.random_play_score(
+                run.episodes, int(run.config.get("memory", {}).get("start", 0)), int(run.config.get("envs", 1))
+            )
+            for run in runs
+        ]
+    )
     return known[~np.isnan(known)]
 
 
