@@ -42,6 +42,7 @@ def measure_estimators(
     slots = np.arange(num_blocks * (length + 1)).reshape(num_blocks, length + 1)
     memory = ReplayMemory(slots.size, (1,), np.uint8)
     memory.set_state({"written": [slots.size], "is_open": [1]})
+    memory.is_step[:-1] = True  # the newest slot is none yet
     blocks = promote_slots(memory, slots, discount=0.99, length=length)
     cache = build_cache(blocks, KnownCritic(block), parse_estimator("peng:0.75"))
     rng = np.random.default_rng(0)
