@@ -78,6 +78,17 @@ def random_play_score(episodes: Episodes, start: int, num_envs: int = 1) -> floa
     return float(np.mean(episodes.scores[is_random] if is_random.any() else episodes.scores[:1]))
 
 
+def random_play_of(run: Run) -> float:
+    """The same of a run: its games begun before memory.start, until when every agent plays uniformly at random."""
+    start, num_envs = run.config.get("memory", {}).get("start", 0), run.config.get("envs", 1)
+    return random_play_score(run.episodes, int(start), int(num_envs))
+
+
+def hours_of(run: Run) -> float:
+    """Hours of training so far; NaN if none is recorded."""
+    return float(run.timing.seconds[-1]) / SECONDS_PER_HOUR if len(run.timing.seconds) else math.nan
+
+
 def area_under_curve(episodes: Episodes, steps: int) -> float:
     """The mean height of the learning curve over ``steps`` agent steps, exactly; NaN without the first episodes.
 

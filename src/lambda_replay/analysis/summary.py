@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -235,11 +235,12 @@ def summarise_environment(study: StudyData, environment: str) -> EnvironmentSumm
     """The numbers of one environment."""
     runs = {arm: [read_run(record) for record in study.runs_of(environment, arm)] for arm in study.arms}
     everyone = [run for arm_runs in runs.values() for run in arm_runs]
-    finals = {arm: final_scores(arm_runs) for arm, arm_runs in runs.items()}
-    greedy = {arm: greedy_scores(arm_runs) for arm, arm_runs in runs.items()}
-    random_scores = random_play(everyone)
+    finished = {arm: [run for run in arm_runs if run.record.state == "finished"] for arm, arm_runs in runs.items()}
+    finals = {arm: _known(scores.final_score(run.episodes) for run in arm_runs) for arm, arm_runs in finished.items()}
+    greedy = {arm: _known(run.greedy_score for run in arm_runs) for arm, arm_runs in finished.items()}
+    random_scores = _known(scores.random_play_of(run) for run in everyone)
     threshold = study.thresholds.get(environment, _default_threshold(finals[study.baseline], random_scores))
-    most_hours = max((_hours(run) for run in everyone if len(run.timing.steps)), default=0.0)
+    most_hours = max((scores.hours_of(run) for run in everyone if len(run.timing.steps)), default=0.0)
     grids: dict[Axis, Floats] = {"steps": _grid(study.steps), "hours": _grid(most_hours)}
     varying = varying_settings(run.config for run in everyone if run.config)
     summaries = {
@@ -284,7 +285,7 @@ def summarise_run(
     return RunSummary(
         record=run.record,
         reached=reached,
-        hours=_hours(run),
+        hours=scores.hours_of(run),
         num_episodes=len(run.episodes.steps),
         is_whole=run.episodes.is_whole,
         final_score=scores.final_score(run.episodes),
@@ -304,29 +305,10 @@ def summarise_run(
     )
 
 
-def random_play(runs: Sequence[Run]) -> Floats:
-    """Mean score of each run before memory.start, when every agent plays uniformly at random [runs with a game]."""
-    known = np.array(
-        [
-            scores.random_play_score(
-                run.episodes, int(run.config.get("memory", {}).get("start", 0)), int(run.config.get("envs", 1))
-            )
-            for run in runs
-        ]
-    )
-    return known[~np.isnan(known)]
-
-
-def final_scores(runs: Sequence[Run]) -> Floats:
-    """Last-100 scores of the finished runs [finished runs]."""
-    finals = [scores.final_score(run.episodes) for run in runs if run.record.state == "finished"]
-    return np.array([score for score in finals if not math.isnan(score)])
-
-
-def greedy_scores(runs: Sequence[Run]) -> Floats:
-    """Scores of the last evaluation of the finished runs that have one [finished runs]."""
-    scores_of_all = [run.greedy_score for run in runs if run.record.state == "finished"]
-    return np.array([score for score in scores_of_all if not math.isnan(score)])
+def _known(values: Iterable[float]) -> Floats:
+    """Those that are not NaN [n]."""
+    array = np.array(list(values), dtype=np.float64)
+    return array[~np.isnan(array)]
 
 
 def mean_curves(runs: Sequence[RunSummary]) -> dict[Axis, Curve]:
@@ -417,10 +399,6 @@ def _default_threshold(finals: Floats, random_scores: Floats) -> float:
     """The mean of the baseline's final scores as a threshold; NaN if random play also reaches it."""
     mean = _mean_of(finals).value
     return mean if mean > _mean_of(random_scores).value else math.nan
-
-
-def _hours(run: Run) -> float:
-    return float(run.timing.seconds[-1]) / scores.SECONDS_PER_HOUR if len(run.timing.seconds) else math.nan
 
 
 def _grid(end: float) -> Floats:
