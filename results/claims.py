@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from lambda_replay.analysis import numbers
+from lambda_replay.analysis.arm_comparison import BOOTSTRAP_SEED
 from lambda_replay.analysis.pairs import ENOUGH_PER_ENVIRONMENT, is_enough
 from lambda_replay.analysis.statistics import (
     LEVEL,
@@ -27,7 +28,6 @@ from lambda_replay.analysis.statistics import (
     mean_and_standard_error,
     probability_of_improvement,
 )
-from lambda_replay.analysis.summary import BOOTSTRAP_SEED
 from lambda_replay.replay.data import Floats
 
 HERE = Path(__file__).resolve().parent

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lambda_replay.analysis.summary import compare_over_environments
+from lambda_replay.analysis.arm_comparison import compare_over_environments
 
 HERE = Path(__file__).resolve().parent
 PLACE = HERE / "minatar-agents"

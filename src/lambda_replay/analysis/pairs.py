@@ -6,14 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from lambda_replay.analysis.arm_comparison import Comparison, compare, compare_over_environments
 from lambda_replay.analysis.statistics import Estimate
-from lambda_replay.analysis.summary import (
-    Comparison,
-    EnvironmentSummary,
-    StudySummary,
-    compare,
-    compare_over_environments,
-)
+from lambda_replay.analysis.summary import EnvironmentSummary, StudySummary
 from lambda_replay.replay.data import Floats
 
 ENOUGH_RUNS, ENOUGH_PER_ENVIRONMENT = 20, 5  # of an arm

@@ -10,6 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from lambda_replay.analysis import scores, statistics
+from lambda_replay.analysis.arm_comparison import (
+    Comparison,
+    bootstrap_generator,
+    compare,
+    compare_over_environments,
+)
 from lambda_replay.analysis.numbers import decimals_for
 from lambda_replay.analysis.records import (
     Run,
@@ -26,7 +32,6 @@ from lambda_replay.replay.data import Floats, Integers
 Axis = Literal["steps", "hours"]
 AXES: tuple[Axis, ...] = ("steps", "hours")
 GRID_POINTS = 200  # per curve; one per 5 pixels of a wide screen
-BOOTSTRAP_SEED = 2019  # used for every interval, so none depends on which others are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +60,6 @@ class RunSummary:
     settings: Mapping[str, Any]  # in which its config differs
     provenance: Mapping[str, Any]
     warnings: tuple[str, ...]  # why it is sick
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """An arm compared with another, usually the baseline, by final scores."""
-
-    difference: Estimate  # of the means
-    probability: Estimate  # of improvement
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,19 +321,6 @@ def _compare_with(baseline: str, arm: str, finals: Mapping[str, Floats]) -> Comp
     return compare(finals[arm], finals[baseline])
 
 
-def compare(finals: Floats, baseline: Floats) -> Comparison:
-    """Difference and probability of improvement."""
-    return Comparison(
-        difference=statistics.difference_of_means(finals, baseline),
-        probability=compare_over_environments([finals], [baseline]),
-    )
-
-
-def compare_over_environments(tasks: Sequence[Floats], baseline: Sequence[Floats]) -> Estimate:
-    """Probability of improvement, averaged over environments; it needs a finished run in each."""
-    return statistics.probability_of_improvement(tasks, baseline, _generator())
-
-
 def median_times(runs: Sequence[RunSummary], threshold: float) -> dict[Axis, MedianTime]:
     """Median steps and hours to the threshold; a run that has not reached it counts with its progress so far.
 
@@ -368,7 +352,7 @@ def aggregate(
     aggregates = [
         ArmAggregate(
             arm=arm,
-            interquartile_mean=statistics.interquartile_mean(finals, _generator()),
+            interquartile_mean=statistics.interquartile_mean(finals, bootstrap_generator()),
             probability=(
                 None if arm == baseline or baseline not in tasks else compare_over_environments(finals, tasks[baseline])
             ),
@@ -403,7 +387,3 @@ def _default_threshold(finals: Floats, random_scores: Floats) -> float:
 
 def _grid(end: float) -> Floats:
     return np.linspace(0.0, end, GRID_POINTS + 1)[1:]
-
-
-def _generator() -> np.random.Generator:
-    return np.random.default_rng(BOOTSTRAP_SEED)
