@@ -36,7 +36,7 @@ class Acted(NamedTuple):
     columns: Mapping[str, NDArray[Any]] = MappingProxyType({})  # [n, ...] each: what the memory keeps besides
 
     def check_finite(self) -> None:
-        """Raise DivergenceError for vectors of a policy whose last update ruined it: no loss has shown that yet."""
+        """Raise DivergenceError if a policy's vectors are not finite: its last update ruined it, and no loss shows that yet."""
         is_vector = self.actions.dtype.kind == "f"
         if is_vector and not (np.isfinite(self.actions).all() and np.isfinite(self.behaviour_probs).all()):
             raise diverged("the actions are")

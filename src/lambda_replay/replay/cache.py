@@ -38,7 +38,7 @@ class Cache:
         is_step = blocks.transitions.is_step[:, :-1]  # [K, L]
         if not np.array_equal(evaluation.is_transition, is_step):
             raise ConfigError(
-                "the critic takes slots in which an episode ended for steps, or steps for such slots; let it give "
+                "the critic's blocks and the memory disagree on where an action was taken; give "
                 "is_step=blocks.transitions.is_step."
             )
         returns = as_floats("the estimator's result", explanation.returns)  # [..., K, L]

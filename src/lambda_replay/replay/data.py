@@ -37,7 +37,7 @@ class Transitions(NamedTuple):
 
     actions: NDArray[Any]  # meaningless where ``is_step`` is False
     rewards: Floats
-    behaviour_probs: Floats  # μ(a|s), or log μ(a|s) where actions are vectors; of probability 1 where none was taken
+    behaviour_probs: Floats  # μ(a|s), or its logarithm where actions are vectors; μ = 1 where none was taken
     terminated: Booleans
     is_step: Booleans  # False in an episode's closing slot, where no action was taken, and in the newest one
     columns: Mapping[str, NDArray[Any]]  # a slot's additional values, by name
