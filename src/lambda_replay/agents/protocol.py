@@ -36,7 +36,7 @@ class Acted(NamedTuple):
     columns: Mapping[str, NDArray[Any]] = MappingProxyType({})  # [n, ...] each: what the memory keeps besides
 
     def check_finite(self) -> None:
-        """Raise DivergenceError if a policy's vectors are not finite: its last update ruined it, and no loss shows that yet."""
+        """Raise DivergenceError if vectors are not finite: an update can ruin a policy before any loss shows it."""
         is_vector = self.actions.dtype.kind == "f"
         if is_vector and not (np.isfinite(self.actions).all() and np.isfinite(self.behaviour_probs).all()):
             raise diverged("the actions are")
